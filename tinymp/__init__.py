@@ -87,18 +87,23 @@ _NAMES = {
     "ops.more.dropout": "ops.dropout1d ops.dropout2d",
     "ops.more.embedding_bag": "ops.embedding_bag",
     "ops.more.einsum": "ops.einsum",
+    "ops.more.find": "ops.allclose ops.bincount ops.count_nonzero ops.equal ops.isclose ops.logical_xor ops.nonzero "
+    "ops.one_hot ops.unique",
     "ops.more.gather": "ops.gather ops.index_select",
     "ops.more.group_norm": "ops.group_norm ops.instance_norm ops.rms_norm",
     "ops.more.gru": "ops.gru_cell ops.gru_layer",
     "ops.more.huber": "ops.huber_loss ops.smooth_l1_loss",
     "ops.more.local_response_norm": "ops.local_response_norm",
     "ops.more.logsumexp": "ops.logsumexp",
+    "ops.more.moves": "ops.broadcast_to ops.diag ops.diagonal ops.hstack ops.masked_select ops.meshgrid ops.movedim "
+    "ops.narrow ops.repeat_interleave ops.roll ops.swapaxes ops.take_along_dim ops.tile ops.unflatten ops.vstack",
     "ops.more.normalize": "ops.normalize",
     "ops.more.pool1d": "ops.adaptive_avg_pool1d ops.adaptive_avg_pool2d ops.adaptive_max_pool2d "
     "ops.avg_pool1d ops.max_pool1d",
     "ops.more.prod": "ops.prod",
     "ops.more.rearrange": "ops.flip ops.tril ops.triu ops.unbind",
     "ops.more.resize": "ops.interpolate ops.pixel_shuffle",
+    "ops.more.sample": "ops.bernoulli ops.multinomial ops.normal",
     "ops.more.scatter": "ops.scatter",
     "ops.more.sort": "ops.argsort ops.sort ops.topk",
     "ops.more.unfold": "ops.unfold",

@@ -1,0 +1,123 @@
+"""moves, find and sample: against NumPy and PyTorch."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import check, distinct, host, randn
+from tinymp import ops
+
+torch = pytest.importorskip("torch")
+
+MOVES = [
+    (lambda o, x: o.narrow(x, 1, -4, 2)),
+    (lambda o, x: o.roll(x, (1, -2), (0, 1))),
+    (lambda o, x: o.roll(x, 3)),
+    (lambda o, x: o.movedim(x, (0, 2), (2, 1))),
+    (lambda o, x: o.swapaxes(x, 0, -1)),
+    (lambda o, x: o.broadcast_to(x, (2, 3, 4, 5))),
+    (lambda o, x: o.unflatten(x, 1, (2, -1))),
+    (lambda o, x: o.hstack([x, x])),
+    (lambda o, x: o.vstack([x, x])),
+    (lambda o, x: o.tile(x, (2, 1))),
+    (lambda o, x: o.repeat_interleave(x, 2, 1)),
+    (lambda o, x: o.repeat_interleave(x, 2)),
+    (lambda o, x: o.diagonal(x, 1, 2, 0)),
+    (lambda o, x: o.diag(x[0], -1)),
+    (lambda o, x: o.diag(x[0, 0], 2)),
+    (lambda o, x: o.diag(x[0, 0], -1)),
+    (lambda o, x: o.masked_select(x, x > 0)),
+    (lambda o, x: o.meshgrid(x[0, 0], x[1, :, 0], indexing="xy")[0]),
+    (lambda o, x: o.take_along_dim(x, x.argsort(1), 1)),
+]
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int64"])
+def test_moves_and_their_gradients_as_in_pytorch(move, dtype):
+    values = (16 * distinct(3, 4, 5)).astype(dtype)
+    x, t = mp.tensor(values), torch.tensor(values)
+    if dtype != "int64":
+        x.requires_grad_(), t.requires_grad_()
+    y, expected = move(ops, x), move(torch, t)
+    assert host(y).tolist() == expected.tolist() and str(expected.dtype).endswith(str(y.dtype))
+    if dtype != "int64":
+        dy = np.round(4 * randn(*y.shape)).astype(dtype)  # whole numbers: their sums are exact
+        y.backward(dy)
+        expected.backward(torch.tensor(dy))
+        assert host(x.grad).tolist() == t.grad.tolist()
+
+
+def test_moves_of_a_repeated_count():
+    x, counts = distinct(3, 2), [2, 0, 1]
+    check(lambda x: ops.repeat_interleave(x, mp.tensor(counts), 0), lambda x: np.repeat(x, counts, 0), x)
+    assert ops.repeat_interleave(mp.tensor(counts)).tolist() == [0, 0, 2]
+
+
+def test_places_and_counts():
+    values = np.array([[0.0, -1, 2], [0, np.nan, 0]], "float32")
+    x, t = mp.tensor(values), torch.tensor(values)
+    assert ops.nonzero(x).tolist() == torch.nonzero(t).tolist()
+    assert [p.tolist() for p in ops.nonzero(x, as_tuple=True)] == [p.tolist() for p in torch.nonzero(t, as_tuple=True)]
+    assert ops.nonzero(mp.tensor(1.0)).shape == (1, 0)
+    assert ops.count_nonzero(x, 1).tolist() == torch.count_nonzero(t, 1).tolist()
+    assert ops.logical_xor(x, mp.ones(3)).tolist() == torch.logical_xor(t, torch.ones(3)).tolist()
+    i, w = np.array([1, 4, 1]), np.array([0.5, 0.25, 2], "float32")
+    assert ops.bincount(mp.tensor(i), minlength=7).tolist() == np.bincount(i, minlength=7).tolist()
+    assert ops.bincount(mp.tensor(i), mp.tensor(w)).tolist() == np.bincount(i, w).tolist()
+    assert ops.bincount(mp.tensor(i), mp.tensor(w).half()).dtype == "float64"
+    classes = mp.tensor(i)
+    assert ops.one_hot(classes, 6).tolist() == torch.nn.functional.one_hot(torch.tensor(i), 6).tolist()
+    assert ops.one_hot(classes).shape == (3, 5) and ops.one_hot(classes).dtype == "int64"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int64"])
+def test_unique(dtype):
+    x = np.array([[3, 1, 3], [1, 1, 2]], dtype)
+    for options in ({}, {"return_counts": True}, {"return_inverse": True, "return_counts": True, "dim": 1}):
+        y, expected = ops.unique(mp.tensor(x), **options), torch.unique(torch.tensor(x), **options)
+        for a, b in zip(*((v if isinstance(v, tuple) else (v,)) for v in (y, expected)), strict=True):
+            assert a.tolist() == b.tolist() and str(b.dtype).endswith(str(a.dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_closeness(dtype):
+    values = (
+        np.array([1, 1.001, np.inf, -np.inf, np.nan, 60000, 0], dtype),
+        np.array([1.001, 1, np.inf, np.inf, np.nan, -60000, 1e-3], dtype),
+    )
+    ours, theirs = [mp.tensor(v) for v in values], [torch.tensor(v) for v in values]
+    for options in ({}, {"rtol": 1e-2}, {"atol": 1e-2, "equal_nan": True}):
+        assert ops.isclose(*ours, **options).tolist() == torch.isclose(*theirs, **options).tolist()
+        assert ops.allclose(*ours, **options) == torch.allclose(*theirs, **options)
+    assert ops.equal(ours[0][:4], ours[0][:4]) and not ops.equal(*ours) and not ops.equal(ours[0], ours[0][:2])
+
+
+def test_samples_have_their_probabilities():
+    mp.manual_seed(0)
+    n, weights = 40_000, mp.tensor([1.0, 0.0, 3.0, 4.0])
+
+    def near(counts, p):
+        """Within five standard deviations."""
+        return abs(counts - n * p) <= 5 * np.sqrt(n * p * (1 - p))
+
+    drawn = host(ops.multinomial(weights, n, replacement=True))
+    first = host(ops.multinomial(ops.broadcast_to(weights, (n, 4)), 2))
+    assert first.shape == (n, 2) and (first[:, 0] != first[:, 1]).all() and str(first.dtype) == "int64"
+    for sample in (drawn, first[:, 0]):
+        assert near(np.bincount(sample, minlength=4), np.array([1, 0, 3, 4]) / 8).all()
+    coins = ops.bernoulli(mp.full((n,), 0.3).half())
+    assert coins.dtype == "float16" and near(host(coins).sum(dtype=float), 0.3)
+    assert {*host(ops.bernoulli(mp.tensor([0.0, 1.0]))).tolist()} == {0, 1}
+    x = ops.normal(mp.full((n, 2), 3.0), mp.tensor([2.0, 0.0]))
+    assert abs(host(x)[:, 0].mean() - 3) < 5 * 2 / np.sqrt(n) and (host(x)[:, 1] == 3).all()
+    assert abs(host(x)[:, 0].std() - 2) < 5 * 2 / np.sqrt(2 * n)
+    assert ops.normal(0.0, 1.0, (2, 3)).shape == (2, 3)
+
+
+def test_samples_follow_the_seed():
+    for draw in (lambda: ops.bernoulli(mp.full((9,), 0.5)), lambda: ops.normal(0.0, 1.0, (9,))):
+        mp.manual_seed(3)
+        one = draw()
+        mp.manual_seed(3)
+        assert one.tolist() == draw().tolist()

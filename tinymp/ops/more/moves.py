@@ -1,0 +1,197 @@
+"""roll, diag, narrow, movedim, ...: data movement, made of views, copies and lookups. Nothing is rounded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import backend
+from ...arguments import axis, choice, integer, integers, listed, name_all, tensor
+from ...arguments import sizes as _sizes
+from ...tensor import Tensor
+from ..index import getitem
+from ..pointwise import broadcastable, masked_fill
+from ..shape import cat, expand, pad, permute, repeat, reshape, transpose, unsqueeze
+from .gather import gather, index_select
+
+__all__ = ["broadcast_to", "diag", "diagonal", "hstack", "masked_select", "meshgrid", "movedim", "narrow"]
+__all__ += ["repeat_interleave", "roll", "swapaxes", "take_along_dim", "tile", "unflatten", "vstack"]
+
+
+def narrow(input: Tensor, dim: int, start: Any, length: int) -> Tensor:
+    """`length` elements of input along dim, from `start` on (negative: from the end): a view. IndexError, ValueError
+    for those that are not there.
+    """
+    d = axis("narrow", dim, tensor("narrow", "input", input).ndim)
+    (first,) = integers("narrow", "start", start, 1, -input.shape[d], input.shape[d])
+    first += input.shape[d] * (first < 0)
+    (n,) = integers("narrow", "length", length, 1, 0, input.shape[d] - first)
+    return getitem(input, (slice(None),) * d + (slice(first, first + n),))
+
+
+def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
+    """A copy of input, its elements moved on by `shifts` along `dims` (integers, or as many of each), the last ones to
+    the front; without dims in row-major order. ValueError for other numbers of dims.
+    """
+    by = _sizes("roll", "shifts", (shifts,), {})
+    if dims is None or (isinstance(dims, (tuple, list)) and not dims):
+        integers("roll", "shifts without `dims`", by, 1, -(2**63))
+        return reshape(roll(reshape(tensor("roll", "input", input), (-1,)), by, 0), input.shape)
+    along = _sizes("roll", "dims", (dims,), {})
+    if len(by) != len(along):
+        raise ValueError(f"roll: expected as many `shifts` as `dims`, got {shifts!r} and {dims!r}")
+    for shift, dim in zip(by, along):
+        n = tensor("roll", "input", input).shape[axis("roll", dim, input.ndim)]
+        cut = -shift % max(n, 1)
+        input = cat([narrow(input, dim, cut, n - cut), narrow(input, dim, 0, cut)], dim)
+    return input
+
+
+def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
+    """input with its axes `source` at the places `destination` (an integer or several), the others in order: a view.
+    ValueError for another number of destinations, and for an axis that is named twice.
+    """
+    ndim = tensor("movedim", "input", input).ndim
+    old = [axis("movedim", d, ndim, "source") for d in _sizes("movedim", "source", (source,), {})]
+    new = [axis("movedim", d, ndim, "destination") for d in _sizes("movedim", "destination", (destination,), {})]
+    if len(old) != len(new) or len({*old}) != len(old) or len({*new}) != len(new):
+        raise ValueError(f"movedim: expected as many destinations as sources, each once, got {source}, {destination}")
+    moved, rest = dict(zip(new, old)), iter([d for d in range(ndim) if d not in old])
+    return permute(input, [moved[d] if d in moved else next(rest) for d in range(ndim)])
+
+
+def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:
+    """input with two axes exchanged, a view: another name of `transpose`."""
+    ndim = tensor("swapaxes", "input", input).ndim
+    return transpose(input, axis("swapaxes", axis0, ndim, "axis0"), axis("swapaxes", axis1, ndim, "axis1"))
+
+
+def broadcast_to(input: Tensor, size: Any) -> Tensor:
+    """input expanded to the shape `size`, a view: `expand`."""
+    return expand(input, size)
+
+
+def unflatten(input: Tensor, dim: int, sizes: Any) -> Tensor:
+    """input with axis dim as several, of these lengths (one may be -1). ValueError unless they multiply to its own."""
+    d = axis("unflatten", dim, tensor("unflatten", "input", input).ndim)
+    lengths, n = [*_sizes("unflatten", "sizes", (listed("unflatten", "sizes", sizes),), {})], input.shape[d]
+    known = int(np.prod([m for m in lengths if m != -1]))
+    if lengths.count(-1) == 1 and known and n % known == 0:
+        lengths[lengths.index(-1)] = n // known
+    if not lengths or int(np.prod(lengths)) != n or min(lengths) < 0:
+        raise ValueError(f"unflatten: expected `sizes` that multiply to input.shape[{d}] == {n}, got {sizes!r}")
+    return reshape(input, (*input.shape[:d], *lengths, *input.shape[d + 1 :]))
+
+
+def _at_least(op: str, tensors: Any, ndim: int) -> list[Tensor]:
+    found = [tensor(op, "tensors", x) for x in listed(op, "tensors", tensors)]
+    return [x if x.ndim >= ndim else reshape(x, (1,) * (ndim - x.ndim) + x.shape) for x in found]
+
+
+def hstack(tensors: Any) -> Tensor:
+    """The tensors one after another along axis 1; those of one axis or none along axis 0."""
+    found = _at_least("hstack", tensors, 1)
+    return cat(found, 0 if not found or found[0].ndim == 1 else 1)
+
+
+def vstack(tensors: Any) -> Tensor:
+    """The tensors one below another, along axis 0; those of one axis or none are rows."""
+    return cat(_at_least("vstack", tensors, 2), 0)
+
+
+def tile(input: Tensor, *dims: Any, **keyword: Any) -> Tensor:
+    """input laid side by side, dims[-1] times along its last axis, and so on: `repeat`, where axes may be left out."""
+    times = _sizes("tile", "dims", dims, keyword)
+    return repeat(input, (1,) * (tensor("tile", "input", input).ndim - len(times)) + times)
+
+
+def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
+    """The coordinates of a grid: for each of the tensors, of one axis or none, a view of it that varies along its own
+    axis, in the order given ("ij", which None means), or with the first two exchanged ("xy").
+    """
+    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else tensors
+    found = [reshape(tensor("meshgrid", "tensors", x), (-1,)) for x in given if x.ndim < 2]
+    swap = choice("meshgrid", "indexing", indexing, (None, "ij", "xy")) == "xy" and len(found) > 1
+    if len(found) != len(given) or not found:
+        raise ValueError(f"meshgrid: expected tensors of at most one axis, got shapes {[x.shape for x in given]}")
+    found = [found[1], found[0], *found[2:]] if swap else found
+    shape, n = [x.shape[0] for x in found], len(found)
+    grids = [expand(reshape(x, (1,) * i + (-1,) + (1,) * (n - 1 - i)), shape) for i, x in enumerate(found)]
+    return tuple([grids[1], grids[0], *grids[2:]] if swap else grids)
+
+
+def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: Any = None) -> Tensor:
+    """The slices of input along dim, each as often as `repeats` says (an integer, or a tensor of one for each); without
+    dim, its elements. repeat_interleave(repeats) gives the places alone. ValueError for counts that do not fit.
+    """
+    if repeats is None:  # as PyTorch: the argument is the counts
+        return repeat_interleave(Tensor(backend.of(input.array).xp.arange(input.numel())), input)
+    x = reshape(tensor("repeat_interleave", "input", input), (-1,)) if dim is None or not input.ndim else input
+    d = axis("repeat_interleave", 0 if dim is None else dim, x.ndim)
+    counts = repeats.reshape(-1).tolist() if isinstance(repeats, Tensor) else repeats
+    times = integers("repeat_interleave", "repeats", counts, x.shape[d], 0)
+    places = backend.of(x.array).asarray(np.repeat(np.arange(x.shape[d]), times))
+    if output_size not in (None, places.size):
+        raise ValueError(f"repeat_interleave: expected `output_size` to be {places.size}, got {output_size!r}")
+    return index_select(x, d, Tensor(places))
+
+
+def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """`gather` along dim, where the other axes of input and indices broadcast, and negative indices count from the end;
+    without dim of all elements in a row.
+    """
+    x, i = tensor("take_along_dim", "input", input), tensor("take_along_dim", "indices", indices)
+    if dim is None:
+        return gather(reshape(x, (-1,)), 0, reshape(i, (-1,)))
+    d = axis("take_along_dim", dim, x.ndim)
+    if i.dtype.kind not in "iu":
+        raise TypeError(f"take_along_dim: expected `indices` to hold integers, got {i.dtype}")
+    if x.ndim != i.ndim:
+        raise ValueError(f"take_along_dim: expected as many axes in `indices` as in input, got {i.shape} and {x.shape}")
+    shape = list(np.broadcast_shapes(*[(*v.shape[:d], 1, *v.shape[d + 1 :]) for v in (x, i)]))
+    i = Tensor(i.array + x.shape[d] * (i.array < 0))
+    x, i = (expand(v, (*shape[:d], v.shape[d], *shape[d + 1 :])) for v in (x, i))
+    return gather(x, d, i)
+
+
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """The elements of input where mask (bool) holds, in a row; both are broadcast. TypeError for another mask."""
+    x, m = tensor("masked_select", "input", input), tensor("masked_select", "mask", mask)
+    if m.dtype.kind != "b":
+        raise TypeError(f"masked_select: expected `mask` to be bool, got {m.dtype}; compare it with something")
+    broadcastable("masked_select", x, m)
+    shape = np.broadcast_shapes(x.shape, m.shape)
+    return getitem(reshape(expand(x, shape), (-1,)), reshape(expand(m, shape), (-1,)))
+
+
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """The elements [.., i, i + offset, ..] of input on the axes dim1 and dim2, as its last axis, in a new tensor."""
+    ndim = tensor("diagonal", "input", input).ndim
+    axes = [axis("diagonal", dim1, ndim, "dim1"), axis("diagonal", dim2, ndim, "dim2")]
+    if axes[0] == axes[1]:
+        raise ValueError(f"diagonal: expected two axes, got dim1={dim1} and dim2={dim2}")
+    (right,) = integers("diagonal", "offset", offset, 1, -(2**31), 2**31)
+    rows, columns = (input.shape[d] for d in axes)
+    i, j = max(-right, 0), max(right, 0)
+    n = max(min(rows - i, columns - j), 0)
+    places = backend.of(input.array).xp.arange(n)
+    return getitem(movedim(input, axes, (-2, -1)), (..., Tensor(places + i), Tensor(places + j)))
+
+
+def diag(input: Tensor, diagonal: int = 0) -> Tensor:
+    """The diagonal of a matrix, `diagonal` places right of the main one; or the matrix, 0 elsewhere, with the vector
+    input there. ValueError for other numbers of axes.
+    """
+    if tensor("diag", "input", input).ndim == 2:
+        return _diagonal_of(input, diagonal)
+    if input.ndim != 1 or (right := integer(diagonal)) is None:
+        raise ValueError(f"diag: expected a vector or a matrix, and an integer, got {input.shape} and {diagonal!r}")
+    n = input.shape[0] + abs(right)
+    place = backend.of(input.array).xp.arange(n)
+    wide = unsqueeze(pad(input, (0, abs(right))), 1 if right >= 0 else 0)  # one place of each row is kept
+    return masked_fill(expand(wide, (n, n)), Tensor(place[None] - place[:, None] != right), 0)
+
+
+_diagonal_of = diagonal
+name_all(globals())
