@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import axes, flag, integers, name_all, number, tensor
+from ...arguments import axes, axis, flag, integers, name_all, number, tensor
 from ...dtypes import FLOATING, HALVES, float32
 from ...precision import scatter_add
 from ...tensor import Tensor
@@ -113,7 +113,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     if x.numel() and int(x.array.min()) < 0:
         raise ValueError(f"{op}: expected integers of at least 0, got {int(x.array.min())}")
     if weights is None:
-        return Tensor(backend.of(x.array).xp.bincount(x.array, minlength=least).astype(np.int64))
+        return Tensor(backend.of(x.array).xp.bincount(x.array, minlength=least)).long()
     w = weights.detach() if weights.dtype == float32 else weights.detach().double()
     n = max(least, int(x.array.max()) + 1 if x.numel() else 0)
     return Tensor(scatter_add(n, x.long().array, w.array, like=w.array))
@@ -129,7 +129,7 @@ def unique(
     op = "unique"
     x, along = tensor(op, "input", input), None
     if dim is not None:
-        (along,) = axes(op, [dim], x.ndim)
+        along = axis(op, dim, x.ndim)
     flag(op, "sorted", sorted)
     asked = flag(op, "return_inverse", return_inverse), flag(op, "return_counts", return_counts)
     values, places, counts = np.unique(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -76,10 +77,10 @@ def unflatten(input: Tensor, dim: int, sizes: Any) -> Tensor:
     """input with axis dim as several, of these lengths (one may be -1). ValueError unless they multiply to its own."""
     d = axis("unflatten", dim, tensor("unflatten", "input", input).ndim)
     lengths, n = [*_sizes("unflatten", "sizes", (listed("unflatten", "sizes", sizes),), {})], input.shape[d]
-    known = int(np.prod([m for m in lengths if m != -1]))
+    known = prod(m for m in lengths if m != -1)
     if lengths.count(-1) == 1 and known and n % known == 0:
         lengths[lengths.index(-1)] = n // known
-    if not lengths or int(np.prod(lengths)) != n or min(lengths) < 0:
+    if not lengths or prod(lengths) != n or min(lengths) < 0:
         raise ValueError(f"unflatten: expected `sizes` that multiply to input.shape[{d}] == {n}, got {sizes!r}")
     return reshape(input, (*input.shape[:d], *lengths, *input.shape[d + 1 :]))
 
@@ -111,7 +112,7 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
     axis, in the order given ("ij", which None means), or with the first two exchanged ("xy").
     """
     given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else tensors
-    found = [reshape(tensor("meshgrid", "tensors", x), (-1,)) for x in given if x.ndim < 2]
+    found = [reshape(x, (-1,)) for x in given if tensor("meshgrid", "tensors", x).ndim < 2]
     swap = choice("meshgrid", "indexing", indexing, (None, "ij", "xy")) == "xy" and len(found) > 1
     if len(found) != len(given) or not found:
         raise ValueError(f"meshgrid: expected tensors of at most one axis, got shapes {[x.shape for x in given]}")

@@ -10,8 +10,8 @@ import numpy as np
 
 from ... import backend
 from ...arguments import flag, floating, integers, name_all, number
-from ...dtypes import float32
-from ...precision import widen
+from ...dtypes import float32, float64
+from ...precision import reduce, to_dtype
 from ...tensor import Tensor
 from ..pointwise import broadcastable
 from ..random import drawn, floating_dtype
@@ -19,7 +19,7 @@ from ..random import drawn, floating_dtype
 
 def _host(x: Any) -> Any:
     """The values of a Tensor in float64 on the host; a number as it is."""
-    return backend.to_cpu(widen(x.array)).astype(np.float64) if isinstance(x, Tensor) else x  # rounds: never, wider
+    return to_dtype(backend.to_cpu(x.array), float64) if isinstance(x, Tensor) else x
 
 
 def bernoulli(input: Tensor, p: Any = None) -> Tensor:
@@ -48,16 +48,16 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
         raise ValueError(f"{op}: expected one or two axes, got shape {x.shape}")
     (n,) = integers(op, "num_samples", num_samples, 1, 1)
     weights = _host(x) if backend.of(x.array).has_values else np.ones(x.shape)
-    if not (np.isfinite(weights) & (weights >= 0)).all() or (weights.sum(-1) <= 0).any():
+    if not (np.isfinite(weights) & (weights >= 0)).all() or not (weights > 0).any(-1).all():
         raise ValueError(f"{op}: expected finite weights of at least 0, and one above 0 in each row")
-    if not again and ((weights > 0).sum(-1) < n).any():
+    if not again and (np.count_nonzero(weights, -1) < n).any():
         raise ValueError(f"{op}: expected at least {n} weights above 0 in each row; see replacement=True")
 
     def draw(generator: np.random.Generator, shape: tuple, dtype: Any) -> Any:
         if not again:
             with np.errstate(divide="ignore"):
                 return np.argsort(generator.standard_exponential(weights.shape) / weights, -1)[..., :n]
-        sums = weights.cumsum(-1)
+        sums = reduce(weights, -1, "cumsum")
         points = np.minimum(generator.random(shape) * sums[..., -1:], np.nextafter(sums[..., -1:], 0))
         rows = [np.searchsorted(s, u, side="right") for s, u in zip(np.atleast_2d(sums), np.atleast_2d(points))]
         return np.reshape(rows, shape)
