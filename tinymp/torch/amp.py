@@ -1,179 +1,156 @@
-"""Mixed precision as PyTorch writes it. Programs with autocast and GradScaler need one more line, `prepare`:
+"""torch.amp, torch.cuda.amp, torch.autocast: mixed precision as PyTorch writes it, over a policy and a loss scaler.
 
-    model, optimizer = prepare(model, optimizer)                  # once: FP16 weights, FP32 masters
-    scaler = GradScaler()
-    with autocast("cuda"):
-        loss = loss_function(model(x), target)
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
+PyTorch keeps weights in FP32 and converts them at every product, where autocast lists the op. Here a model *stores* its
+weights in FP16, with FP32 masters behind them (MPT section 3.1), and nobody guesses: one line more says which model:
 
-PyTorch's autocast casts the operands of each op. Here tensors are stored in one precision, and each op widens what it
-reads: `prepare` casts the model and has it cast its inputs.
+    torch.amp.prepare(model)
+
+and autocast and GradScaler stay as they are written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import ContextDecorator, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
-from ..arguments import flag, name_all, same_keys
-from ..events import reusable, type_name
+from ..arguments import choice, flag, instance, same_keys, whole
+from ..dtypes import as_dtype, float16, float32
 from ..nn import Module
-from ..optim import DynamicLossScaler, Optimizer, StepResult
-from ..precision import BF16, FP32, MIXED, Policy, use
-from ..tensor import Tensor
+from ..optim import DynamicLossScaler, Optimizer
+from ..precision import FP32, POLICIES, Policy, use
 
 __all__ = ["GradScaler", "autocast", "prepare"]
 
-POLICIES = {policy.storage: policy for policy in (MIXED, BF16, FP32) if policy is not None}
 _prepared: WeakKeyDictionary[Module, Policy] = WeakKeyDictionary()
+_OPTIONS = ("growth_factor", "backoff_factor", "growth_interval")
 
 
-def _policy(op: str, dtype: Any) -> Policy:
-    """The policy that stores in this dtype."""
-    if not isinstance(dtype, (str, type, np.dtype)) or (found := POLICIES.get(np.dtype(dtype))) is None:
-        known = ", ".join(map(str, POLICIES))
-        raise ValueError(f"{op}: expected `dtype` to be one of {known}, got {dtype!r}; bfloat16 needs ml_dtypes")
-    return found
+def prepare(model: Module, optimizer: Any = None, dtype: Any = float16, enabled: bool = True) -> Any:
+    """Give the model the storage of mixed precision, in place; return it, or (model, optimizer).
 
+    It keeps FP32 masters; normalisation layers stay FP32. When the model, or a module in it, is called from
+    outside, FP32 Tensors among its arguments are converted to `dtype`, and what it returns to FP32: this is
+    `FP32.cast(model, keep={"": policy})`.
+    Forward and backward follow the policy also outside of autocast. An optimizer may be made before or after.
 
-def prepare(model: Module, optimizer: Optimizer | None = None, dtype: Any = "float16", enabled: bool = True) -> Any:
-    """Cast a model to dtype for `autocast`, with FP32 masters; return it, or (model, optimizer).
-
-    The model is changed in place and gets a forward_pre_hook, `cast_inputs`. Its parameters stay the same objects: an
-    optimizer that was made before goes on with their masters, and its state stays FP32. Tensors that forward makes
-    itself, such as masks, are the program's to cast: an op that is given FP16 and FP32 says so. dtype: float16,
-    bfloat16 or float32. enabled=False: nothing happens.
-
-    TypeError for anything but a Module and an Optimizer; ValueError for another dtype and for weights beyond its range.
+    dtype: torch.float16, torch.bfloat16, torch.float32 (as if it had not been prepared), or a tinymp.Policy. TypeError
+    or ValueError for another; ValueError for a weight that does not fit FP16.
     """
-    for name, x, kind in (("model", model, Module), ("optimizer", optimizer, Optimizer)):
-        if not isinstance(x, kind) and not (x is None and kind is Optimizer):
-            raise TypeError(f"prepare: expected `{name}` to be {kind.__name__}, got {type_name(x)}")
-    if flag("prepare", "enabled", enabled):
-        policy = _policy("prepare", dtype)
-        policy.cast(model)
-        if _prepared.pop(model, None) is None:
-            model.register_forward_pre_hook(cast_inputs, with_kwargs=True)
+    instance("prepare", "model", model, Module)
+    known = {POLICIES[name].storage: POLICIES[name] for name in ("MIXED", "BF16", "FP32") if name in POLICIES}
+    policy = dtype if isinstance(dtype, Policy) else known.get(as_dtype(dtype, "prepare"))
+    if policy is None:
+        raise ValueError(f"prepare: expected `dtype` to be one of {', '.join(map(str, known))}, got {dtype}")
+    policy = policy if flag("prepare", "enabled", enabled) else FP32
+    FP32.cast(model, keep=None if policy is FP32 else {"": policy})
+    _prepared.pop(model, None)
+    if policy is not FP32:
         _prepared[model] = policy
     return model if optimizer is None else (model, optimizer)
 
 
-def cast_inputs(module: Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """Round floating Tensors to the storage of the module, also those in tuples. The hook of `prepare`.
+class autocast(ContextDecorator):
+    """A block, or as a decorator a function, in which the primitives follow the policy of a prepared model.
 
-    Lists and dicts are handed on as they are: the module may write into them.
-    """
-    parameter: Any = next(module.parameters(), None)
-    if parameter is None:
-        return args, kwargs
-
-    def cast(x: Any) -> Any:
-        return parameter.policy.cast(x) if isinstance(x, Tensor) else tuple(map(cast, x)) if type(x) is tuple else x
-
-    return cast(args), {name: cast(x) for name, x in kwargs.items()}
-
-
-@reusable
-def autocast(
-    device_type: Any = "cuda", dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None
-) -> Iterator[None]:
-    """Within the block, or the function that it decorates, ops follow the policy of the model that was prepared.
-
-    dtype: by default the one of the last model that was. enabled=False: nothing happens. device_type and cache_enabled
-    change no result. torch.cuda.amp's form, in which `enabled` comes first, is understood.
-
-    RuntimeError where no model was prepared for this dtype.
-    """
-    if not flag("autocast", "enabled", device_type if isinstance(device_type, bool) else enabled):
-        yield
-        return
-    wanted = None if dtype is None else _policy("autocast", dtype)
-    found = [policy for policy in _prepared.values() if wanted in (None, policy)]
-    if not found:
-        option = "" if wanted in (None, MIXED) else f", dtype=torch.{wanted.storage}"
-        raise RuntimeError(
-            "autocast: expected a model that was prepared: here a model is cast once, in place of every op's operands. "
-            "Before the first step, write\n"
-            "    from tinymp.torch.amp import prepare\n"
-            f"    model, optimizer = prepare(model, optimizer{option})"
-        )
-    with use(found[-1]):
-        yield
-
-
-class GradScaler(DynamicLossScaler):
-    """PyTorch's names for `DynamicLossScaler`, which see: it raises where PyTorch's would skip steps for ever.
-
-    enabled=False: the loss is not scaled, and `step` is the optimizer's. `device` changes nothing. torch.cuda.amp's
-    form, in which init_scale comes first, is understood.
+    The model has its precision from `prepare`, also outside. With enabled=False, or in torch.float32, nothing happens.
+    torch.cuda.amp.autocast gives `enabled` first. RuntimeError on entry where no model is prepared for this dtype
+    (None: for any).
     """
 
     def __init__(
-        self,
-        device: Any = "cuda",
-        init_scale: float = 65536.0,
-        growth_factor: float = 2.0,
-        backoff_factor: float = 0.5,
-        growth_interval: int = 2000,
-        enabled: bool = True,
+        self, device_type: Any = "cuda", dtype: Any = None, enabled: bool = True, cache_enabled: Any = None
     ) -> None:
-        init_scale = device if isinstance(device, (int, float)) else init_scale
-        super().__init__(init_scale, growth_factor, backoff_factor, growth_interval)
-        self.enabled = flag("GradScaler", "enabled", enabled)
+        if isinstance(device_type, bool):
+            device_type, enabled = "cuda", device_type
+        choice("autocast", "device_type", device_type, ("cuda", "cpu", "gpu", "mps", "xpu"))
+        self.enabled = flag("autocast", "enabled", enabled)
+        self.dtype = None if dtype is None else as_dtype(dtype, "autocast")
+        self._blocks: list = []
+
+    def __enter__(self) -> autocast:
+        block: Any = use(self._policy()) if self.enabled and self.dtype != float32 else nullcontext()
+        block.__enter__()
+        self._blocks.append(block)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._blocks.pop().__exit__(*error)
+
+    def _policy(self) -> Policy:
+        """That of the model that was prepared last."""
+        for policy in reversed(list(_prepared.values())):
+            if self.dtype in (None, policy.storage):
+                return policy
+        other, dtype = next(iter(_prepared.values()), None), self.dtype or float16
+        got = "none" if other is None else f"one for {other.storage}"
+        raise RuntimeError(
+            f"autocast: expected a model that is prepared for {dtype}, got {got}; in tinymp a model is stored in mixed "
+            f"precision. Write, once for each model, behind the line that makes it,\n"
+            f"    torch.amp.prepare(model{'' if dtype == float16 else f', dtype=torch.{dtype}'})\n"
+            "and leave autocast and GradScaler as they are"
+        )
+
+
+class GradScaler(DynamicLossScaler):
+    """`optim.DynamicLossScaler` with PyTorch's arguments: GradScaler(device="cuda", init_scale=65536.0,
+    growth_factor=2.0, backoff_factor=0.5, growth_interval=2000, enabled=True); torch.cuda.amp.GradScaler has no device.
+
+    What differs: a parameter without a gradient is left as it is, but gradients whose loss was not passed through
+    `scale` are refused; a loss that is not finite skips the step and leaves S; after many skips in a row `update`
+    raises (see LossScaler). The other arguments of DynamicLossScaler are taken by name.
+    """
+
+    def __init__(self, *args: Any, enabled: bool = True, device: Any = "cuda", **options: Any) -> None:
+        self._enabled = flag(self._name, "enabled", enabled)
+        super().__init__(*(args[1:] if args and not isinstance(args[0], (int, float)) else args), **options)
 
     def is_enabled(self) -> bool:
-        """False if it was made with enabled=False."""
-        return self.enabled
+        """False if every method passes through."""
+        return self._enabled
 
     def get_scale(self) -> float:
-        """The S by which `scale` multiplies now."""
-        return super().get_scale() if self.enabled else 1.0
+        """The S by which `scale` multiplies now; 1 if not enabled."""
+        return super().get_scale() if self._enabled else 1.0
 
     def scale(self, outputs: Any) -> Any:
-        """S times the loss, or each of several."""
+        """S times a loss, or times each of several. See LossScaler.scale."""
+        if not self._enabled:
+            return outputs
         if isinstance(outputs, (list, tuple)):
-            return type(outputs)(map(self.scale, outputs))
-        return super().scale(outputs) if self.enabled else outputs
+            return type(outputs)(map(super().scale, outputs))
+        return super().scale(outputs)
 
     def unscale_(self, optimizer: Optimizer) -> None:
-        """See `LossScaler.unscale_`."""
-        if self.enabled:
+        """See LossScaler.unscale_."""
+        if self._enabled:
             super().unscale_(optimizer)
 
-    def step(self, optimizer: Optimizer, *, allow_missing: bool = False) -> StepResult:
-        """See `LossScaler.step`."""
-        if self.enabled:
-            return super().step(optimizer, allow_missing=allow_missing)
-        return optimizer.step(allow_missing=allow_missing)
+    def step(self, optimizer: Optimizer, **options: Any) -> Any:
+        """See LossScaler.step; optimizer.step(**options) if not enabled."""
+        if not self._enabled:
+            return optimizer.step(**options)
+        return super().step(optimizer, **{"allow_missing": True, **options})
 
     def update(self) -> None:
-        """See `LossScaler.update`."""
-        if self.enabled:
+        """See LossScaler.update."""
+        if self._enabled:
             super().update()
 
     def state_dict(self) -> dict[str, Any]:
-        """S and its rule under PyTorch's keys; empty if not enabled."""
-        rule = {name: getattr(self, name) for name in ("growth_factor", "backoff_factor", "growth_interval")}
-        return {"scale": self.state.scale, **rule, "_growth_tracker": self.growth_tracker} if self.enabled else {}
+        """PyTorch's entries: S, the three options, and how many iterations went by since S changed."""
+        options = {name: getattr(self, name) for name in _OPTIONS}
+        return {"scale": self.get_scale(), **options, "_growth_tracker": self.growth_tracker} if self._enabled else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state_dict of this class or of PyTorch's GradScaler. Nothing happens if not enabled.
-
-        TypeError and ValueError, as of `DynamicLossScaler`; then nothing changes.
-        """
-        if not self.enabled:
+        """Take over what `state_dict` returned, here or in PyTorch. The errors are those of LossScaler."""
+        if not self._enabled:
             return
-        same_keys("GradScaler.load_state_dict", "state_dict", state_dict, self.state_dict())
-        rule = {name: x for name, x in state_dict.items() if name not in ("scale", "_growth_tracker")}
-        new = GradScaler(init_scale=state_dict["scale"], **rule)
-        state = {"scale": state_dict["scale"], "growth_tracker": state_dict["_growth_tracker"]}
-        super().load_state_dict({**state, "iteration": self.iteration, "history": self.history})
-        vars(self).update({name: getattr(new, name) for name in (*rule, "max_consecutive_skips")})
-
-
-name_all(globals())
+        where = f"{self._name}.load_state_dict"
+        same_keys(where, "state_dict", state_dict, {"scale", *_OPTIONS, "_growth_tracker"})
+        tracker = whole(where, "_growth_tracker", state_dict["_growth_tracker"])
+        same = ("min_scale", "max_scale", "max_nonfinite_losses")
+        options = {name: state_dict[name] for name in _OPTIONS} | {name: getattr(self, name) for name in same}
+        loaded = type(self)(init_scale=state_dict["scale"], **options)
+        loaded._begin((loaded.get_scale(), tracker))
+        vars(self).update(vars(loaded))
