@@ -7,13 +7,14 @@ from . import functional, init, utils
 
 _NAMES = """
     AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d
-    BatchNorm2d CTCLoss Conv1d Conv2d ConvTranspose1d ConvTranspose2d CrossEntropyLoss Dropout ELU Embedding
-    EmbeddingBag Flatten GELU GLU GRU GRUCell GroupNorm Hardswish Hardtanh HuberLoss Identity InstanceNorm1d
-    InstanceNorm2d KLDivLoss L1Loss LSTM LSTMCell LayerNorm LeakyReLU Linear LocalResponseNorm LogSigmoid LogSoftmax
-    MSELoss MaxPool1d MaxPool2d Mish ModuleDict ModuleList MultiheadAttention NLLLoss PReLU PixelShuffle RMSNorm RNN
-    RNNCell ReLU ReLU6 ReflectionPad1d ReflectionPad2d ReplicationPad1d ReplicationPad2d SiLU Sigmoid SmoothL1Loss
-    Softmax Softplus Tanh Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder
-    TransformerEncoderLayer Unflatten Upsample ZeroPad2d
+    BatchNorm2d CTCLoss ConstantPad2d Conv1d Conv2d ConvTranspose1d ConvTranspose2d CrossEntropyLoss Dropout
+    Dropout1d Dropout2d ELU Embedding EmbeddingBag Flatten GELU GLU GRU GRUCell GroupNorm Hardswish Hardtanh
+    HuberLoss Identity InstanceNorm1d InstanceNorm2d KLDivLoss L1Loss LSTM LSTMCell LayerNorm LazyLinear LeakyReLU
+    Linear LocalResponseNorm LogSigmoid LogSoftmax MSELoss MaxPool1d MaxPool2d Mish ModuleDict ModuleList
+    MultiheadAttention NLLLoss PReLU ParameterDict ParameterList PixelShuffle RMSNorm RNN RNNCell ReLU ReLU6
+    ReflectionPad1d ReflectionPad2d ReplicationPad1d ReplicationPad2d SiLU Sigmoid SmoothL1Loss Softmax Softplus
+    Tanh Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder TransformerEncoderLayer Unflatten
+    Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad2d
 """
 
 
