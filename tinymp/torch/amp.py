@@ -14,7 +14,7 @@ from contextlib import ContextDecorator, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..arguments import choice, flag, instance, same_keys, whole
+from ..arguments import choice, flag, instance, same_keys
 from ..dtypes import as_dtype, float16, float32
 from ..nn import Module
 from ..optim import DynamicLossScaler, Optimizer
@@ -146,11 +146,8 @@ class GradScaler(DynamicLossScaler):
         """Take over what `state_dict` returned, here or in PyTorch. The errors are those of LossScaler."""
         if not self._enabled:
             return
-        where = f"{self._name}.load_state_dict"
-        same_keys(where, "state_dict", state_dict, {"scale", *_OPTIONS, "_growth_tracker"})
-        tracker = whole(where, "_growth_tracker", state_dict["_growth_tracker"])
-        same = ("min_scale", "max_scale", "max_nonfinite_losses")
-        options = {name: state_dict[name] for name in _OPTIONS} | {name: getattr(self, name) for name in same}
-        loaded = type(self)(init_scale=state_dict["scale"], **options)
-        loaded._begin((loaded.get_scale(), tracker))
-        vars(self).update(vars(loaded))
+        same_keys(f"{self._name}.load_state_dict", "state_dict", state_dict, {"scale", *_OPTIONS, "_growth_tracker"})
+        rule = type(self)(init_scale=state_dict["scale"], **{name: state_dict[name] for name in _OPTIONS})
+        state = {"scale": state_dict["scale"], "growth_tracker": state_dict["_growth_tracker"]}
+        super().load_state_dict({**state, "iteration": self.iteration, "history": self.history})
+        vars(self).update({name: getattr(rule, name) for name in (*_OPTIONS, "max_consecutive_skips")})
