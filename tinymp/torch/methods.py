@@ -18,12 +18,14 @@ from .types import DTYPES
 
 # Functions of `ops` that are methods of PyTorch's Tensor and not of tinymp's
 METHODS = """
-    acos asin atan ceil cos cosh erf expm1 floor log10 log1p log2 round sin sinh tan trunc where
+    acos allclose asin atan bernoulli bincount broadcast_to ceil cos cosh count_nonzero diag diagonal equal erf
+    expm1 floor isclose log10 log1p log2 logical_xor masked_select movedim multinomial narrow nonzero
+    repeat_interleave roll round sin sinh swapaxes take_along_dim tan tile trunc unflatten unique where
 """
 # In place, like `add_`: the function's result is written into the tensor, outside the graph
 IN_PLACE = """
-    abs ceil clip cos erf exp floor log logical_not maximum minimum neg pow reciprocal relu round rsqrt scatter
-    sigmoid sign sin softmax sqrt square tanh tril triu trunc
+    abs bernoulli ceil clip cos erf exp floor log logical_not maximum minimum neg pow reciprocal relu round rsqrt
+    scatter sigmoid sign sin softmax sqrt square tanh tril triu trunc
 """
 ALIASES = {"multiply": "mul", "subtract": "sub", "divide": "div", "negative": "neg", "absolute": "abs"}
 

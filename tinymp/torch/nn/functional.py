@@ -7,7 +7,7 @@ _NAMES = """
     binary_cross_entropy binary_cross_entropy_with_logits celu conv1d conv2d conv_transpose1d conv_transpose2d
     cross_entropy ctc_loss dropout dropout1d dropout2d elu embedding embedding_bag gelu glu group_norm hardsigmoid
     hardswish hardtanh huber_loss instance_norm interpolate kl_div l1_loss layer_norm leaky_relu linear
-    local_response_norm log_softmax logsigmoid max_pool1d max_pool2d mish mse_loss nll_loss normalize pad
+    local_response_norm log_softmax logsigmoid max_pool1d max_pool2d mish mse_loss nll_loss normalize one_hot pad
     pixel_shuffle prelu relu relu6 rms_norm scaled_dot_product_attention selu sigmoid silu smooth_l1_loss softmax
     softplus softsign tanh unfold
 """
