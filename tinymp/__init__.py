@@ -217,7 +217,10 @@ def _open(package: dict[str, _Any]) -> None:
             package[name] = found
             return found
         hint = "" if name.startswith("_") else _instead(owner, name, __dir__())
-        raise AttributeError(f"{owner} has no attribute '{name}'" + (f"; {hint}" if hint else ""))
+        # `from owner import name` would drop the text of an AttributeError, but for a submodule it has to be one
+        imported = hint and _sys._getframe(1).f_code.co_name == "_handle_fromlist"
+        error = ImportError if imported and _find_spec(f"{owner}.{name}") is None else AttributeError
+        raise error(f"{owner} has no attribute '{name}'" + (f"; {hint}" if hint else ""))
 
     def __dir__() -> list[str]:
         return sorted({*package, *held})
@@ -236,7 +239,7 @@ def _instead(owner: str, name: str, there: list[str]) -> str:
         return said
     from difflib import get_close_matches
 
-    near = get_close_matches(name, [one for one in there if not one.startswith("_")])
+    near = get_close_matches(name, [one for one in there if one[0].lower() == name[0].lower()], cutoff=0.8)
     return f"did you mean {', '.join(near)}?" if near else ""
 
 

@@ -346,14 +346,14 @@ class Op:
 
     @classmethod
     def _refuse_mixture(cls, args: tuple) -> None:
-        given = [(cls.name_of(i), a.array) for i, a in enumerate(args) if isinstance(a, Variable)]
+        given = [(f"`{cls.name_of(i)}`", a.array) for i, a in enumerate(args) if isinstance(a, Variable)]
         if len({backend.of(x) for _, x in given}) > 1:
-            seen = ", ".join(f"`{name}` is on {backend.of(x).name}" for name, x in given)
+            seen = ", ".join(f"{name} is on {backend.of(x).name}" for name, x in given)
             raise ValueError(f"{cls.name}: expected tensors on one device, got {seen}; move them with .to(device)")
-        seen = ", ".join(f"`{name}` is {x.dtype}" for name, x in given if x.dtype in FLOATING)
+        given = [(name, x.dtype) for name, x in given if x.dtype in FLOATING]
         raise TypeError(
-            f"{cls.name}: expected tensors of one dtype, got {seen}; nothing is promoted silently: give both the "
-            "storage of one policy with policy.cast(...), or convert one with .half() or .float()"
+            f"{cls.name}: expected tensors of one dtype, got {', '.join(f'{name} is {x}' for name, x in given)}; where "
+            f"{max(given, key=lambda x: x[1].itemsize)[0]} is made, write policy.cast(zeros(...)) or policy.cast(model)"
         )
 
 

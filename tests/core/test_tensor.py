@@ -1018,6 +1018,28 @@ def test_what_is_absent_on_purpose_names_the_way(read, message):
         read()
 
 
+def test_a_name_that_is_not_like_it_is_not_suggested():
+    for name in ("cdist", "tensorboard", "range", "Zeros3d"):
+        with pytest.raises(AttributeError) as error:
+            getattr(mp, name)
+        assert "did you mean" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("from tinymp import autocast", r"tinymp has no attribute 'autocast'; precision is a policy's"),
+        ("from tinymp import tensr", "did you mean tensor"),
+        ("from tinymp import cdist", "cannot import name 'cdist'"),
+        ("from tinymp.nn import Linaer", "did you mean Linear"),
+        ("from tinymp import nn, relu", "use tinymp.ops.relu"),
+    ],
+)
+def test_an_import_of_what_is_absent_has_the_hint(line, message):
+    with pytest.raises(ImportError, match=message):
+        exec(line)
+
+
 def test_every_hint_names_what_there_is():
     """Names of tinymp in the hints exist, and what is said to be absent is absent."""
     for owner, thing in (("tinymp", mp), ("tinymp.nn", mp.nn), ("tinymp.optim", mp.optim), ("Tensor", mp.Tensor)):

@@ -203,7 +203,7 @@ class LossScaler(SavedScaler):
         TypeError for an FP16 loss: it belongs in FP32 (NVG section 2.3.1). ValueError for more than one element.
         """
         if tensor("scale", "loss", loss).dtype not in FLOATING or loss.dtype in HALVES:
-            raise TypeError(f"scale: expected the loss in FP32, got {loss.dtype}; the losses of tinymp.ops return FP32")
+            raise TypeError(f"scale: expected the loss in FP32, got {loss.dtype}; write scale(loss.float())")
         if loss.array.size != 1:
             raise ValueError(f"scale: expected a scalar loss, got shape {loss.shape}; reduce it with .mean() or .sum()")
         serving = find(Side.serving, backend.of(loss.array).name) or type(self._side).serving

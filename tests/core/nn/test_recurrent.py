@@ -283,11 +283,11 @@ X = ones(T, B, D)
         (lambda: LSTM(3, 6)(ones(0, B, D)), ValueError, r"expected sequences of at least one step, .* \(0, 4, 3\)"),
         (lambda: LSTM(3, 6, batch_first=True)(ones(B, 0, D)), ValueError, "LSTM: expected sequences of at least one"),
         (lambda: LSTM(3, 6)(X, ones(1, B, H)), TypeError, r"LSTM: expected `hx` to be two tensors, \(h, c\), got"),
-        (lambda: LSTM(3, 6)(X, (ones(B, H), ones(B, H))), ValueError, r"`h_0` to be \(1, 4, 6\) .*, got \(4, 6\)"),
-        (lambda: LSTM(3, 6, 2)(X, (ones(2, B, H), ones(1, B, H))), ValueError, r"`c_0` to be \(2, 4, 6\) \(layers \* "),
-        (lambda: LSTM(3, 6, proj_size=2)(X, (ones(1, B, H), ones(1, B, H))), ValueError, r"`h_0` to be \(1, 4, 2\)"),
-        (lambda: GRU(3, 6)(X, ones(1, 3, H)), ValueError, r"GRU: expected `hx` to be \(1, 4, 6\)"),
-        (lambda: GRU(3, 6)(ones(T, D), ones(1, 1, H)), ValueError, r"GRU: expected `hx` to be \(1, 6\)"),
+        (lambda: LSTM(3, 6)(X, (ones(B, H), ones(B, H))), ValueError, r"h_0.shape == \(1, 4, 6\) .*, got \(4, 6\)"),
+        (lambda: LSTM(3, 6, 2)(X, (ones(2, B, H), ones(1, B, H))), ValueError, r"c_0.shape == \(2, 4, 6\) like \(layers \* "),
+        (lambda: LSTM(3, 6, proj_size=2)(X, (ones(1, B, H), ones(1, B, H))), ValueError, r"h_0.shape == \(1, 4, 2\)"),
+        (lambda: GRU(3, 6)(X, ones(1, 3, H)), ValueError, r"GRU: expected hx.shape == \(1, 4, 6\)"),
+        (lambda: GRU(3, 6)(ones(T, D), ones(1, 1, H)), ValueError, r"GRU: expected hx.shape == \(1, 6\)"),
         (lambda: GRU(3, 6)(X, lengths=[5, 5, 5]), ValueError, "GRU: expected `lengths` to have one entry for each of"),
         (lambda: GRU(3, 6)(X, lengths=[[5], [5, 5]]), ValueError, "GRU: expected numbers in rows of equal length"),
         (lambda: GRU(3, 6)(X, lengths=[5, 5, 5, 6]), ValueError, r"expected `lengths` in \[1, 5\], .* for sequence 3"),
@@ -298,10 +298,27 @@ X = ones(T, B, D)
         (lambda: LSTM(3, 6)(mp.tensor(np.ones((T, B, D), int))), TypeError, "LSTM: expected `input` to be floating"),
         (lambda: LSTMCell(3, 6)(ones(4, 2)), ValueError, r"LSTMCell: expected `input` to be \(B, 3\) or \(3,\)"),
         (lambda: LSTMCell(3, 6)(ones(4, 3), ones(4, 6)), TypeError, "LSTMCell: expected `hx` to be two tensors"),
-        (lambda: GRUCell(3, 6)(ones(4, 3), ones(4, 5)), ValueError, r"the state `hx` to be \(4, 6\), got \(4, 5\)"),
+        (lambda: GRUCell(3, 6)(ones(4, 3), ones(4, 5)), ValueError, r"hx.shape == \(4, 6\) like .*, got \(4, 5\)"),
     ],
 )  # fmt: skip
 @pytest.mark.cpu
 def test_refusals(act, error, message):
     with pytest.raises(error, match=message):
         act()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", [LSTM, GRU, nn.RNN, LSTMCell, GRUCell, nn.RNNCell])
+def test_a_first_state_of_zeros_may_be_in_another_dtype(kind, dtype):
+    layer, cell = mp.MIXED.cast(kind(3, 6)), issubclass(kind, (LSTMCell, GRUCell, nn.RNNCell))
+    x = mp.randn(*[4, 2, 3][cell:]).half()
+    zeros = ops.zeros(*[1, 2, 6][cell:], dtype=dtype)
+
+    def run(h):
+        y = layer(x, (h, h) if "LSTM" in kind.__name__ else h)
+        return (y if isinstance(y, mp.Tensor) else y[0]).numpy()
+
+    assert np.array_equal(run(zeros), run(zeros.half()))
+    for wrong in (zeros + 1, zeros.clone().requires_grad_()):  # a value, and a gradient, that would be lost
+        with pytest.raises(TypeError, match="expected tensors of one dtype"):
+            run(wrong)

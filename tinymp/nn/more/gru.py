@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ... import ops
-from ...arguments import flag, floating, integers, name_all
+from ...arguments import flag, floating, integers, name_all, shaped
 from ...ops.more.gru import gru_cell, gru_layer
 from ...ops.recurrent import lstm_cell, state_pair
 from ...tensor import Tensor
 from ..init import parameter
 from ..module import Module
-from ..recurrent import RecurrentLayer, reset
+from ..recurrent import RecurrentLayer, at_rest, reset
 
 __all__ = ["GRU", "GRUCell", "LSTMCell"]
 
@@ -73,9 +73,9 @@ class RecurrentCell(Module):
             )
         shape = (*x.shape[:-1], self.hidden_size)
         for state in states:
-            if state is not None and floating(name, "hx", state).shape != shape:
-                raise ValueError(f"{name}: expected the state `hx` to be {shape}, got {state.shape}")
-        filled = [ops.zeros(shape, dtype=x.dtype, device=x.device) if s is None else s for s in states]
+            shaped(name, "hx", state, shape, "the state of input")
+        given = [None if s is None or (s.dtype != x.dtype and at_rest(s)) else s for s in states]
+        filled = [ops.zeros(shape, dtype=x.dtype, device=x.device) if s is None else s for s in given]
         return (x, filled) if x.ndim == 2 else (x.unsqueeze(0), [s.unsqueeze(0) for s in filled])
 
     def extra_repr(self) -> str:
