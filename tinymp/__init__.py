@@ -218,9 +218,8 @@ def _open(package: dict[str, _Any]) -> None:
             return found
         hint = "" if name.startswith("_") else _instead(owner, name, __dir__())
         # `from owner import name` would drop the text of an AttributeError, but for a submodule it has to be one
-        imported = hint and _sys._getframe(1).f_code.co_name == "_handle_fromlist"
-        error = ImportError if imported and _find_spec(f"{owner}.{name}") is None else AttributeError
-        raise error(f"{owner} has no attribute '{name}'" + (f"; {hint}" if hint else ""))
+        named = hint and _sys._getframe(1).f_code.co_name == "_handle_fromlist" and not _find_spec(f"{owner}.{name}")
+        raise (ImportError if named else AttributeError)(f"{owner} has no attribute '{name}'{hint and '; '}{hint}")
 
     def __dir__() -> list[str]:
         return sorted({*package, *held})
