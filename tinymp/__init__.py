@@ -48,6 +48,7 @@ _NAMES = {
     "parallel": "parallel",
     "parallel.batches": "data.loader.SharedBatches",
     "sparse": "SparseRows",
+    "torch.convert": "from_torch",
     "data.more.position": "data.loader.go_to data.loader.position",
     "data.more.samplers": "data.BatchSampler data.ConcatDataset data.RandomSampler data.Sampler data.SequentialSampler "
     "data.SubsetRandomSampler data.WeightedRandomSampler",
@@ -165,6 +166,7 @@ if TYPE_CHECKING:
         TF32_AMPERE,
     )
     from .study.tensor_core import tensor_core
+    from .torch.convert import from_torch
 
 
 def _load(path: str) -> _ModuleType | None:

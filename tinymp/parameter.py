@@ -179,10 +179,10 @@ class Parameter(Weights):
 
 def _writeable(x: Any) -> Any:
     """x, or if it is an array that is read-only (which `lock` decides anew), the same to write into."""
-    if hasattr(x, "strides") and not backend.writeable(x):
+    if isinstance(x, np.ndarray):
         try:
             x.flags.writeable = True
-        except ValueError:  # of pickle's protocol 5, in memory that can never be written to
+        except ValueError:  # of pickle, in memory of bytes
             return x.copy()
     return x
 

@@ -1,5 +1,7 @@
 """Parameter: the master and the working copy agree, whoever writes."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -174,3 +176,12 @@ def test_it_lies_where_layers_lie(gpu, device):
     assert nn.Parameter(there).device == mp.tensor(there).device == device  # a Tensor stays where it is
     with mp.device("cpu" if device == "gpu" else "gpu"):
         assert nn.Parameter(there).device == mp.tensor(there).device == device
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickle_of_more_than_a_thousand_bytes(protocol):
+    """NumPy reads such an array where its bytes are, and lets nobody set its flag again."""
+    p = Parameter(np.ones((100, 10), "float32"))
+    q = pickle.loads(pickle.dumps(p, protocol=protocol))
+    q.copy_(p * 2)
+    np.testing.assert_array_equal(q.numpy(), 2 * p.numpy())

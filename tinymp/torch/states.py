@@ -16,11 +16,11 @@ _FOLLOWS = {"mu_product"}  # state that follows from the number of updates
 
 
 def array(x: Any) -> Any:
-    """A tensor of PyTorch's as a NumPy array on the host; BF16 becomes FP32, which holds it exactly. Else x."""
+    """A tensor of PyTorch's copied to a NumPy array; BF16 becomes FP32, which holds it exactly. Else x."""
     if not (hasattr(x, "detach") and hasattr(x, "cpu")):
         return x
     x = x.detach().cpu()
-    return np.asarray(x.float() if str(x.dtype) == "torch.bfloat16" else x)
+    return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy().copy()
 
 
 def from_pytorch(optimizer: Optimizer, state_dict: Any) -> Any:
