@@ -26,14 +26,12 @@ def from_torch(module: Any) -> Module:
     functions and methods of the same names: what its forward decides by Python's `if` stays as it was decided.
 
     TypeError for what is no torch.nn.Module; ValueError that names the first module or function that tinymp does not
-    have, or whose forward torch.fx cannot trace; ImportError without PyTorch, which only this function imports.
+    have, or whose forward torch.fx cannot trace.
     """
-    import torch
-
-    if not isinstance(module, torch.nn.Module):
+    if not any(c.__module__ == "torch.nn.modules.module" for c in type(module).__mro__):
         raise TypeError(f"from_torch: expected a torch.nn.Module, got {type_name(module)}")
     for name, p in module.named_parameters():
-        if p.dtype == torch.float64 or p.is_complex():
+        if str(p.dtype) not in ("torch.float32", "torch.float16", "torch.bfloat16"):
             raise ValueError(
                 f"from_torch: expected `{name}` in FP32, FP16 or BF16, got {p.dtype}: write module.float()"
             )
@@ -77,7 +75,7 @@ def _kind(module: Any) -> Any:
 
 
 def _children(module: Any, path: str, known: dict[int, Module]) -> dict[str, Module | None]:
-    inside = module._modules.items()  # not named_children: it leaves out what is there twice
+    inside = vars(module)["_modules"].items()  # not named_children: it leaves out what is there twice
     return {n: None if m is None else _converted(m, f"{path}.{n}".strip("."), known) for n, m in inside}
 
 

@@ -36,10 +36,11 @@ class Traced(Module):
         self.traced = type(module).__name__
         for name, child in children.items():
             self.add_module(name, child)
-        for name, p in module._parameters.items():
+        own = vars(module)
+        for name, p in own["_parameters"].items():
             self.register_parameter(name, None if p is None else Parameter(array(p)))
-        for name, b in module._buffers.items():
-            self.register_buffer(name, constant(b), name not in module._non_persistent_buffers_set)
+        for name, b in own["_buffers"].items():
+            self.register_buffer(name, constant(b), name not in own["_non_persistent_buffers_set"])
         mode = module.training
         try:
             self.steps = {}
@@ -61,7 +62,8 @@ class Traced(Module):
         before, named = {*vars(module)}, dict(module.named_parameters(remove_duplicate=False))
         named |= dict(module.named_buffers(remove_duplicate=False))
         try:
-            graph = Parts().trace(module)
+            record = Parts().trace
+            graph = record(module)
         except Exception as error:  # whatever its forward raises when it is given what torch.fx has for a tensor
             raise cannot(module, path, f"torch.fx cannot trace its forward: {error}") from error
         steps = []
