@@ -44,6 +44,11 @@ def device_array(values: np.ndarray) -> Any:
     return mp.tensor(values).array
 
 
+def shared(a: Any, b: Any) -> bool:
+    """True for arrays of one device, one of them perhaps a view of the other, if they lie in the same memory."""
+    return np.shares_memory(a, b) if isinstance(a, np.ndarray) else a.data.mem is b.data.mem
+
+
 def on_cpu_if_bf16(policy: Any) -> Any:
     """A policy as a parameter of a test, which makes its tensors on the CPU where they are BF16: CuPy has none."""
     return pytest.param(policy, marks=pytest.mark.cpu) if policy.storage.name == "bfloat16" else policy

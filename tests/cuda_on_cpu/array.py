@@ -27,6 +27,7 @@ from . import device
 
 API = json.loads(pathlib.Path(__file__).with_name("cupy_api.json").read_text(encoding="utf-8"))
 _float16, _float32 = np.dtype(np.float16), np.dtype(np.float32)
+_SMALLEST = _float32.type(2.0**-126)  # of the normal numbers
 
 
 def _quiet(compute):
@@ -527,7 +528,7 @@ class ndarray:
         a = self._a
 
         def compute():
-            return how(a, axis=axis, keepdims=bool(keepdims), **kwargs)
+            return _flushed(how(_flushed(a), axis=axis, keepdims=bool(keepdims), **kwargs))
 
         if out is None and self.flags.fnc:  # where the reduced axes lead, CUB reduces such arrays to such arrays
             return _new(compute, [self], strides="F")
@@ -704,6 +705,14 @@ def _wrapped(x, index):
 # --------------------------------------------------------------------------------------------------------------- ufuncs
 
 
+def _flushed(x):
+    """x, with zeros of their sign for FP32 numbers below 2^-126: CuPy compiles what computes with -ftz=true."""
+    if isinstance(x, tuple):
+        return tuple(map(_flushed, x))
+    small = np.abs(x) < _SMALLEST if getattr(x, "dtype", None) == _float32 else np.False_
+    return np.where(small, np.copysign(_float32.type(0), x), x) if small.any() else x
+
+
 class ufunc:
     """cupy.ufunc."""
 
@@ -735,7 +744,7 @@ class ufunc:
         keywords = {} if dtype is None else {"dtype": _dtype(dtype)}
 
         def compute():
-            return self._numpy(*operands, **keywords)
+            return _flushed(self._numpy(*map(_flushed, operands), **keywords))
 
         if self.nout == 1:
             out = out[0] if isinstance(out, tuple) else out
@@ -990,6 +999,8 @@ def may_share_memory(a, b, max_work=None):
 
 
 def shares_memory(a, b, max_work=None):
+    if not (a.ndim and b.ndim):
+        raise NotImplementedError("CuPy 14.2 says that an array without axes shares nothing")
     return bool(np.shares_memory(_host(a), _host(b)))
 
 

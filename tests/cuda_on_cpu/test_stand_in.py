@@ -197,6 +197,23 @@ def test_fp16_sums_have_an_fp32_accumulator(cp):
     assert cp.full(3, 60000.0, "float16").mean() == 60000
 
 
+def test_subnormal_fp32_numbers_are_0_for_what_computes(cp):
+    x = cp.asarray(np.array([2.0**-127, -(2.0**-127), 2.0**-126], np.float32))
+    for zeros in (x[:2] * 1, x[1:2] + x[:1], x[2:] / 2, x[:2].sum(), cp.abs(x[:2]), cp.not_equal(x[:2], 0)):
+        assert not zeros.get().any()
+    assert np.signbit((x * 1).get()).tolist() == [False, True, False]
+    assert x.copy().tolist() == x.tolist() and (x * 1)[2] == 2.0**-126
+    y = cp.asarray(np.array([2.0**-24], np.float16))
+    assert (y * 1).item() == 2.0**-24 and (cp.asarray([2.0**-140]) * 1).item() == 2.0**-140
+
+
+def test_arrays_without_axes_have_no_shares_memory(cp):
+    x = cp.ones(3)
+    assert cp.shares_memory(x, x[:1])
+    with pytest.raises(NotImplementedError, match="without axes"):
+        cp.shares_memory(x, x[0, ...])
+
+
 def test_promotion_of_numbers(cp):
     x = cp.ones(3, "float16")
     assert (x * 2.0).dtype == (x + 1).dtype == (2 * x).dtype == np.float16

@@ -239,13 +239,14 @@ def test_std_is_in_range_where_its_square_is_not(size, dim):
     wide = x.astype(np.float64)
     t = mp.tensor(x, requires_grad=True)
     y = ops.std(t, dim)
-    expected, subnormal = wide.std(dim, ddof=1), 2.0**-149
-    assert (np.abs(y.numpy() - expected) <= 2e-6 * expected + subnormal).all()
+    # CuPy takes what is below 2^-126 for 0, in four steps: x, x - mean, that without its own mean, and y
+    expected, least = wide.std(dim, ddof=1), 2.0**-149 if t.device == "cpu" else 4 * 2.0**-126
+    assert (np.abs(y.numpy() - expected) <= 2e-6 * expected + least).all()
     y.backward(np.ones(y.shape, F32))
     n = x.size if dim is None else x.shape[dim]
     std = wide.std(dim, ddof=1, keepdims=True)
     gradient = (wide - wide.mean(dim, keepdims=True)) / std / (n - 1)
-    assert (np.abs(host(t.grad) - gradient) <= 1e-6 + 2 * subnormal / std).all()
+    assert (np.abs(host(t.grad) - gradient) <= 1e-6 + 2 * least / std).all()
 
 
 @pytest.mark.parametrize(("size", "value"), [(1e20, INF), (1e-25, 0)])
