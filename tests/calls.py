@@ -84,6 +84,7 @@ CALLS = {
     **_calls("var prod all any sort argsort unbind unsqueeze", _rows, lambda: 1),
     **_calls("norm", _rows, _two, lambda: 1),
     **_calls("add sub mul div maximum minimum eq ne lt le gt ge logical_and logical_or", _rows, lambda: positive(4, 6)),
+    **_calls("remainder fmod floor_divide atan2", _rows, lambda: positive(4, 6)),
     **_calls("mse_loss l1_loss huber_loss smooth_l1_loss kl_div", _rows, lambda: positive(4, 6)),
     **_calls("binary_cross_entropy binary_cross_entropy_with_logits", *[lambda: positive(4, 6)] * 2),
     **_calls("cross_entropy nll_loss", _rows, labels),

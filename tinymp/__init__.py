@@ -80,6 +80,8 @@ _NAMES = {
     "nn.more.vector": "nn.parameters_to_vector nn.vector_to_parameters",
     "ops.more.activation": "ops.elu ops.gelu ops.glu ops.hardswish ops.hardtanh ops.logsigmoid ops.mish ops.prelu "
     "ops.relu6 ops.softplus",
+    "ops.more.arithmetic": "ops.addcdiv ops.addcmul ops.addmm ops.atan2 ops.cdist ops.cosine_similarity ops.dot "
+    "ops.floor_divide ops.fmod ops.lerp ops.mv ops.outer ops.pairwise_distance ops.remainder",
     "ops.more.attention": "ops.scaled_dot_product_attention",
     "ops.more.ctc": "ops.ctc_loss",
     "ops.more.divergence": "ops.kl_div",
@@ -96,6 +98,8 @@ _NAMES = {
     "ops.more.huber": "ops.huber_loss ops.smooth_l1_loss",
     "ops.more.local_response_norm": "ops.local_response_norm",
     "ops.more.logsumexp": "ops.logsumexp",
+    "ops.more.margin": "ops.cosine_embedding_loss ops.gaussian_nll_loss ops.hinge_embedding_loss "
+    "ops.margin_ranking_loss ops.soft_margin_loss ops.triplet_margin_loss",
     "ops.more.moves": "ops.broadcast_to ops.diag ops.diagonal ops.hstack ops.masked_select ops.meshgrid ops.movedim "
     "ops.narrow ops.repeat_interleave ops.roll ops.swapaxes ops.take_along_dim ops.tile ops.unflatten ops.vstack",
     "ops.more.normalize": "ops.normalize",

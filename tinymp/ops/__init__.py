@@ -32,7 +32,7 @@ from .softmax import log_softmax, softmax
 from .unary import *
 
 arguments.name_all(globals())  # the public functions, which are those above
-globals().pop("norm")  # the module: the function of this name is in ops/more
+del globals()["norm"], globals()["dot"]  # the modules: the functions of these names are in ops/more
 
 METHODS: tuple[Any, ...] = (
     *(add, sub, mul, div, pow, neg, abs, exp, log, sqrt, rsqrt, square, reciprocal, maximum, minimum, clamp),
@@ -127,6 +127,7 @@ if TYPE_CHECKING:
     from ..vision.boxes import *
     from ..vision.roi import roi_align, roi_pool
     from .more.activation import *
+    from .more.arithmetic import *
     from .more.attention import scaled_dot_product_attention
     from .more.ctc import ctc_loss
     from .more.divergence import kl_div
@@ -141,6 +142,7 @@ if TYPE_CHECKING:
     from .more.huber import huber_loss, smooth_l1_loss
     from .more.local_response_norm import local_response_norm
     from .more.logsumexp import logsumexp
+    from .more.margin import *
     from .more.moves import *
     from .more.normalize import normalize
     from .more.pool1d import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_max_pool2d, avg_pool1d, max_pool1d

@@ -1,0 +1,224 @@
+"""remainder, lerp, addmm, distances, ...: arithmetic of several steps, in FP32 for FP16 and rounded once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...arguments import axis, choice, flag, floating, name_all, number, tensor, with_axes
+from ...autograd import Array, Op
+from ...dtypes import HALVES
+from ...precision import POINTWISE, store, widen
+from ...tensor import Tensor
+from ..dot import matmul
+from ..pointwise import DivRounded, add, broadcastable, clamp, div, mul, numeric, operands, stored, sub, sum_to
+from ..reduce import sum as total
+from ..shape import expand, unsqueeze
+from ..unary import promoted
+from .vector_norm import norm
+
+__all__ = ["addcdiv", "addcmul", "addmm", "atan2", "cdist", "cosine_similarity", "dot", "floor_divide", "fmod", "lerp"]
+__all__ += ["mv", "outer", "pairwise_distance", "remainder"]
+
+
+class Remainder(Op):
+    """z = x - n y with n = floor(x / y);  dx = dz, dy = -n dz. Exact, but for the sign of y added to it."""
+
+    kind = POINTWISE
+    mode = "remainder"
+
+    def forward(self, x: Array, y: Array) -> Array:
+        if stored(x, y).dtype.kind in "iu":
+            self.device.require(self.xp.asarray(y) != 0, ValueError, f"{self.name}: expected integers other than 0")
+        z = getattr(self.xp, self.mode)(widen(x), widen(y))
+        self.save(x, y)
+        return store(z, like=stored(x, y))
+
+    def backward(self, dz: Array) -> tuple:
+        (x, y), (like_x, like_y) = self.saved, self.targets
+        dy = None
+        if like_y:
+            a, b = widen(x), widen(y)
+            dy = sum_to(-widen(dz) * self.xp.rint((a - getattr(self.xp, self.mode)(a, b)) / b), like_y)
+        return sum_to(dz, like_x) if like_x else None, dy
+
+
+class Fmod(Remainder):
+    """z = x - n y with n = x / y rounded towards 0;  dx = dz, dy = -n dz. Exact."""
+
+    mode = "fmod"
+
+
+class FloorDivide(DivRounded):
+    """z = x / y rounded towards -inf, also of integers;  no gradient."""
+
+    name = "floor_divide"
+
+    def forward(self, x: Array, y: Array) -> Array:  # type: ignore[override]
+        if stored(x, y).dtype.kind not in "iu":
+            return super().forward(x, y, mode="floor")
+        self.device.require(self.xp.asarray(y) != 0, ValueError, "floor_divide: expected a divisor other than 0")
+        return store(self.xp.floor_divide(x, y), like=stored(x, y))
+
+
+class Atan2(Op):
+    """z = the angle of (y, x);  dx = -z' y dz, dy = z' x dz with z' = 1 / (x^2 + y^2)."""
+
+    kind = POINTWISE
+    arguments = ("input", "other")
+
+    def forward(self, y: Array, x: Array) -> Array:
+        self.save(y, x)
+        return store(self.xp.arctan2(widen(y), widen(x)), like=y)
+
+    def backward(self, dz: Array) -> tuple:
+        (y, x), (like_y, like_x) = map(widen, self.saved), self.targets
+        r = self.xp.hypot(x, y)
+        r = self.device.where(r > 0, r, r.dtype.type(1))  # at 0 both shares are 0, as in PyTorch
+        dy = sum_to(widen(dz) / r * (x / r), like_y) if like_y else None
+        return dy, sum_to(widen(dz) / r * (-y / r), like_x) if like_x else None
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
+
+_USE = "use_mm_for_euclid_dist"
+_MODES = f"{_USE}_if_necessary", _USE, f"donot_{_USE}"
+
+
+def _wide(*tensors: Any) -> list:
+    """FP16 and BF16 Tensors in FP32; others, and numbers, as they are."""
+    return [x.float() if isinstance(x, Tensor) and x.dtype in HALVES else x for x in tensors]
+
+
+def _like(y: Tensor, like: Tensor) -> Tensor:
+    """y in the dtype of an FP16 or BF16 operand: the one rounding."""
+    return y.to(like.dtype) if like.dtype in HALVES else y
+
+
+def _alike(op: str, *named: tuple[str, Any]) -> list[Tensor]:
+    """Floating Tensors of one dtype; TypeError for others."""
+    found = [floating(op, name, x) for name, x in named]
+    if len({x.dtype for x in found}) > 1:
+        raise TypeError(f"{op}: expected tensors of one dtype, got {', '.join(f'{n} {x.dtype}' for n, x in named)}")
+    return found
+
+
+def remainder(input: Any, other: Any) -> Tensor:
+    """input - other * floor(input / other), broadcast, with the sign of other; one may be a number. ValueError for an
+    integer 0.
+    """
+    return Remainder.apply(*[numeric("remainder", x) for x in operands("remainder", input, other)])
+
+
+def fmod(input: Tensor, other: Any) -> Tensor:
+    """input - other * trunc(input / other), broadcast, with the sign of input; other may be a number. ValueError for an
+    integer 0.
+    """
+    x = tensor("fmod", "input", input)
+    return Fmod.apply(*[numeric("fmod", v) for v in operands("fmod", x, other)])
+
+
+def floor_divide(input: Any, other: Any) -> Tensor:
+    """input / other rounded towards -inf, broadcast, also of integers; one may be a number. No gradient. ValueError for
+    an integer 0.
+    """
+    return FloorDivide.apply(*[numeric("floor_divide", x) for x in operands("floor_divide", input, other)])
+
+
+def atan2(input: Tensor, other: Tensor) -> Tensor:
+    """The angle, within pi of 0, of the point with the coordinates other and input; broadcast."""
+    return Atan2.apply(*operands("atan2", promoted("atan2", "input", input), promoted("atan2", "other", other)))
+
+
+def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
+    """input + weight (end - input), broadcast; weight may be a number."""
+    x, y = _alike("lerp", ("input", input), ("end", end))
+    if isinstance(weight, Tensor):
+        _alike("lerp", ("input", input), ("weight", weight))
+    a, b, w = _wide(x, y, weight if isinstance(weight, Tensor) else number("lerp", "weight", weight))
+    return _like(add(a, mul(w, sub(b, a))), x)
+
+
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """input + value * tensor1 * tensor2, broadcast."""
+    given = _alike("addcmul", ("input", input), ("tensor1", tensor1), ("tensor2", tensor2))
+    x, a, b = _wide(*given)
+    return _like(add(x, mul(a, b), alpha=number("addcmul", "value", value)), input)
+
+
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """input + value * tensor1 / tensor2, broadcast."""
+    given = _alike("addcdiv", ("input", input), ("tensor1", tensor1), ("tensor2", tensor2))
+    x, a, b = _wide(*given)
+    return _like(add(x, div(a, b), alpha=number("addcdiv", "value", value)), input)
+
+
+def dot(input: Tensor, tensor: Tensor) -> Tensor:
+    """The sum of the products of two vectors of one length."""
+    a, b = with_axes("dot", "input", input, 1), with_axes("dot", "tensor", tensor, 1)
+    return matmul(a, b)
+
+
+def mv(input: Tensor, vec: Tensor) -> Tensor:
+    """The product of a matrix and a vector."""
+    return matmul(with_axes("mv", "input", input, 2), with_axes("mv", "vec", vec, 1))
+
+
+def outer(input: Tensor, vec2: Tensor) -> Tensor:
+    """The products of each element of one vector with each of another."""
+    pair = tensor("outer", "input", input), tensor("outer", "vec2", vec2)
+    if pair[0].ndim != 1 or pair[1].ndim != 1:
+        raise ValueError(f"outer: expected two vectors, got shapes {input.shape} and {vec2.shape}")
+    return mul(unsqueeze(input, 1), vec2)
+
+
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * mat1 @ mat2; input broadcasts to the product. Rounded once."""
+    a, b = with_axes("addmm", "mat1", mat1, 2), with_axes("addmm", "mat2", mat2, 2)
+    x = floating("addmm", "input", input)
+    kept, factor = number("addmm", "beta", beta), number("addmm", "alpha", alpha)
+    c = matmul(*_wide(a, b))
+    if x.ndim > 2 or any(m not in (1, n) for m, n in zip(x.shape[::-1], c.shape[::-1])):
+        raise ValueError(f"addmm: expected `input` to broadcast to {c.shape}, got shape {x.shape}")
+    _alike("addmm", ("input", x), ("mat1", a), ("mat2", b))
+    scaled = mul(_wide(x)[0], kept)
+    return _like(mul(c, factor) if kept == 0 else add(scaled, c, alpha=factor), x)
+
+
+def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    """The p-norm of x1 - x2 + eps over the last axis, broadcast."""
+    op = "pairwise_distance"
+    a, b = _wide(*_alike(op, ("x1", x1), ("x2", x2)))
+    d = add(sub(a, b), number(op, "eps", eps))
+    return _like(norm(d, p, -1, flag(op, "keepdim", keepdim)), x1)
+
+
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = _MODES[0]) -> Tensor:
+    """The p-norms of the differences of each row of x1 (..., m, k) and each of x2 (..., n, k): (..., m, n).
+
+    compute_mode: as in PyTorch, which may use a matrix product for p = 2, and loses digits where rows are near each
+    other; here none is used.
+    """
+    choice("cdist", "compute_mode", compute_mode, _MODES)
+    a, b = _alike("cdist", ("x1", x1), ("x2", x2))
+    if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-1]:
+        raise ValueError(f"cdist: expected (..., m, k) and (..., n, k), got shapes {a.shape} and {b.shape}")
+    wide = _wide(a, b)
+    return _like(norm(sub(unsqueeze(wide[0], -2), unsqueeze(wide[1], -3)), p, -1), x1)
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """The sum of x1 x2 over dim, each divided by its norm, or by eps where that is larger; broadcast."""
+    op = "cosine_similarity"
+    a, b = _alike(op, ("x1", x1), ("x2", x2))
+    least = number(op, "eps", eps, 0)
+    a, b = _wide(a, b)
+    broadcastable(op, a, b)
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    a, b, d = expand(a, shape), expand(b, shape), axis(op, dim, max(len(shape), 1))
+    unit = [div(v, clamp(norm(v, 2, d, True), least)) for v in (a, b)]
+    return _like(total(mul(*unit), d), x1)
+
+
+name_all(globals())

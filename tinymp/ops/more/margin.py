@@ -1,0 +1,129 @@
+"""Losses of margins and distances, and Gaussian likelihoods, made of FP32 ops. Like all losses FP32 for FP16 inputs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...arguments import choice, flag, floating, name_all, number, tensor
+from ...dtypes import HALVES
+from ...grad_mode import no_grad
+from ...tensor import Tensor
+from ..compare import any as some
+from ..compare import lt, ne
+from ..pointwise import add, broadcastable, clamp, div, minimum, mul, neg, sub, where
+from ..reduce import mean
+from ..reduce import sum as total
+from ..shape import unsqueeze
+from ..unary import log, square
+from .activation import softplus
+from .arithmetic import cosine_similarity, pairwise_distance
+
+__all__ = ["cosine_embedding_loss", "gaussian_nll_loss", "hinge_embedding_loss", "margin_ranking_loss"]
+__all__ += ["soft_margin_loss", "triplet_margin_loss"]
+
+
+def _inputs(op: str, *named: tuple[str, Any]) -> list[Tensor]:
+    """Floating Tensors whose shapes broadcast, those of FP16 and BF16 in FP32."""
+    found = [floating(op, name, x) for name, x in named]
+    broadcastable(op, *found)
+    return [x.float() if x.dtype in HALVES else x for x in found]
+
+
+def _signs(op: str, target: Any, like: Tensor) -> Tensor:
+    """A target of 1 and -1 in the dtype of `like`."""
+    return tensor(op, "target", target).to(like.dtype)
+
+
+def _reduced(op: str, terms: Tensor, reduction: Any) -> Tensor:
+    how = choice(op, "reduction", reduction, ("none", "mean", "sum"))
+    return terms if how == "none" else mean(terms) if how == "mean" else total(terms)
+
+
+def margin_ranking_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, *, reduction: str = "mean"
+) -> Tensor:
+    """max(0, -target (input1 - input2) + margin): target is 1 where input1 should be larger, -1 where input2."""
+    op = "margin_ranking_loss"
+    a, b = _inputs(op, ("input1", input1), ("input2", input2))
+    gap = mul(_signs(op, target, a), sub(b, a))
+    return _reduced(op, clamp(add(gap, number(op, "margin", margin)), 0), reduction)
+
+
+def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, *, reduction: str = "mean") -> Tensor:
+    """input where target is 1, max(0, margin - input) where it is -1, and their sum elsewhere, as in PyTorch."""
+    op = "hinge_embedding_loss"
+    (x,) = _inputs(op, ("input", input))
+    t = _signs(op, target, x)
+    near, far = where(ne(t, -1), x, 0.0), where(ne(t, 1), clamp(sub(number(op, "margin", margin), x), 0), 0.0)
+    return _reduced(op, add(near, far), reduction)
+
+
+def soft_margin_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """ln(1 + exp(-target input)), without overflow; target: 1 and -1."""
+    (x,) = _inputs("soft_margin_loss", ("input", input))
+    terms = softplus(neg(mul(_signs("soft_margin_loss", target, x), x)))
+    return _reduced("soft_margin_loss", terms, reduction)
+
+
+def cosine_embedding_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, *, reduction: str = "mean"
+) -> Tensor:
+    """1 - c where target is 1, max(0, c - margin) where it is -1, with the cosines c of rows (..., k); else 0."""
+    op = "cosine_embedding_loss"
+    a, b = _inputs(op, ("input1", input1), ("input2", input2))
+    c, t = cosine_similarity(a, b, -1, 1e-6), tensor(op, "target", target)
+    near, far = sub(1.0, c), clamp(sub(c, number(op, "margin", margin)), 0)
+    return _reduced(op, add(where(ne(t, 1), 0.0, near), where(ne(t, -1), 0.0, far)), reduction)
+
+
+def triplet_margin_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+    *,
+    reduction: str = "mean",
+) -> Tensor:
+    """max(0, d(anchor, positive) - d(anchor, negative) + margin), d the `pairwise_distance` with p and eps.
+
+    swap: d(positive, negative) in place of d(anchor, negative) where it is smaller (Balntas et al., 2016).
+    """
+    op = "triplet_margin_loss"
+    a, near, far = _inputs(op, ("anchor", anchor), ("positive", positive), ("negative", negative))
+    distance = pairwise_distance(a, far, p, eps)
+    if flag(op, "swap", swap):
+        distance = minimum(distance, pairwise_distance(near, far, p, eps))
+    gap = sub(pairwise_distance(a, near, p, eps), distance)
+    return _reduced(op, clamp(add(gap, number(op, "margin", margin, 0, above=True)), 0), reduction)
+
+
+def gaussian_nll_loss(
+    input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, *, reduction: str = "mean"
+) -> Tensor:
+    """(ln v + (input - target)^2 / v) / 2 with v = max(var, eps); `full` adds ln(2 pi) / 2.
+
+    var: of input's shape, or with a last axis of length 1 or none; or a number. Its gradient passes the limit eps
+    unchanged, as in PyTorch. ValueError for a negative variance.
+    """
+    op = "gaussian_nll_loss"
+    x, t = _inputs(op, ("input", input), ("target", target))
+    v = var if isinstance(var, Tensor) else add(mul(x.detach(), 0), number(op, "var", var))
+    (v,) = _inputs(op, ("var", v))
+    v = unsqueeze(v, -1) if v.shape == x.shape[:-1] and v.shape != x.shape else v
+    if v.shape not in (x.shape, (*x.shape[:-1], 1)):
+        raise ValueError(f"{op}: expected var.shape == {x.shape}, with a last axis of 1, or without, got {var.shape}")
+    if some(lt(v.detach(), 0)).item():
+        raise ValueError(f"{op}: expected variances of at least 0")
+    with no_grad():
+        lifted = sub(clamp(v.detach(), number(op, "eps", eps, 0, above=True)), v.detach())
+    v = add(v, lifted)
+    terms = mul(add(log(v), div(square(sub(x, t)), v)), 0.5)
+    terms = add(terms, 0.5 * math.log(2 * math.pi)) if flag(op, "full", full) else terms
+    return _reduced(op, terms, reduction)
+
+
+name_all(globals())
