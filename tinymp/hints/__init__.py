@@ -13,7 +13,7 @@ _DEVICE = 'the device is "gpu": `with tinymp.device("gpu"):`, model.to("gpu"), t
 
 INSTEAD: dict[str, dict[str, str]] = {
     "tinymp": {
-        "autocast": _MIXED,
+        "autocast": f"{_MIXED}; tinymp.torch.amp has it",
         "amp": f"{_MIXED}; {_LOSS_SCALING}",
         "set_default_dtype": _MIXED,
         "half": "use tinymp.float16",

@@ -33,16 +33,17 @@ methods.install()
 
 # The functions that PyTorch has at its top and tinymp in `ops`; what is not here stands in nn.functional alone
 _FUNCTIONS = """
-    abs acos add all allclose amax amin any arange argmax argmin argsort asin atan batch_norm bernoulli bincount bmm
-    broadcast_to cat ceil celu chunk clamp clip cos cosh count_nonzero cumsum diag diagonal div dropout einsum empty
-    empty_like eq equal erf exp expm1 eye flatten flip floor full full_like gather ge group_norm gt hstack
-    index_select instance_norm isclose isfinite isinf isnan layer_norm le linspace log log10 log1p log2 log_softmax
-    logical_and logical_not logical_or logical_xor logsumexp lt masked_fill masked_select matmul max maximum mean
-    meshgrid min minimum mm movedim mul multinomial narrow ne neg nonzero norm normal ones ones_like permute
-    pixel_shuffle pow prelu prod rand rand_like randint randn randn_like randperm reciprocal relu repeat_interleave
-    reshape rms_norm roll round rsqrt scatter selu sigmoid sign sin sinh softmax sort split sqrt square squeeze
-    stack std sub sum swapaxes take_along_dim tan tanh tile topk transpose tril triu trunc unbind unflatten unique
-    unsqueeze var vstack where zeros zeros_like
+    abs acos add addcdiv addcmul addmm all allclose amax amin any arange argmax argmin argsort asin atan atan2
+    batch_norm bernoulli bincount bmm broadcast_to cat cdist ceil celu chunk clamp clip cos cosh cosine_similarity
+    count_nonzero cumsum diag diagonal div dot dropout einsum empty empty_like eq equal erf exp expm1 eye flatten
+    flip floor floor_divide fmod full full_like gather ge group_norm gt hstack index_select instance_norm isclose
+    isfinite isinf isnan layer_norm le lerp linspace log log10 log1p log2 log_softmax logical_and logical_not
+    logical_or logical_xor logsumexp lt masked_fill masked_select matmul max maximum mean meshgrid min minimum mm
+    movedim mul multinomial mv narrow ne neg nonzero norm normal ones ones_like outer permute pixel_shuffle pow
+    prelu prod rand rand_like randint randn randn_like randperm reciprocal relu remainder repeat_interleave reshape
+    rms_norm roll round rsqrt scatter selu sigmoid sign sin sinh softmax sort split sqrt square squeeze stack std
+    sub sum swapaxes take_along_dim tan tanh tile topk transpose tril triu trunc unbind unflatten unique unsqueeze
+    var vstack where zeros zeros_like
 """
 # PyTorch's name -> ours, of functions that have several names there
 _ALIASES = {

@@ -18,14 +18,15 @@ from .types import DTYPES
 
 # Functions of `ops` that are methods of PyTorch's Tensor and not of tinymp's
 METHODS = """
-    acos allclose asin atan bernoulli bincount broadcast_to ceil cos cosh count_nonzero diag diagonal equal erf
-    expm1 floor isclose log10 log1p log2 logical_xor masked_select movedim multinomial narrow nonzero
-    repeat_interleave roll round sin sinh swapaxes take_along_dim tan tile trunc unflatten unique where
+    acos addcdiv addcmul addmm allclose asin atan atan2 bernoulli bincount broadcast_to ceil cos cosh count_nonzero
+    diag diagonal dot equal erf expm1 floor floor_divide fmod isclose lerp log10 log1p log2 logical_xor
+    masked_select movedim multinomial mv narrow nonzero outer remainder repeat_interleave roll round sin sinh
+    swapaxes take_along_dim tan tile trunc unflatten unique where
 """
 # In place, like `add_`: the function's result is written into the tensor, outside the graph
 IN_PLACE = """
-    abs bernoulli ceil clip cos erf exp floor log logical_not maximum minimum neg pow reciprocal relu round rsqrt
-    scatter sigmoid sign sin softmax sqrt square tanh tril triu trunc
+    abs addcdiv addcmul bernoulli ceil clip cos erf exp floor lerp log logical_not maximum minimum neg pow
+    reciprocal relu round rsqrt scatter sigmoid sign sin softmax sqrt square tanh tril triu trunc
 """
 ALIASES = {"multiply": "mul", "subtract": "sub", "divide": "div", "negative": "neg", "absolute": "abs"}
 
