@@ -11,13 +11,13 @@ from .. import backend
 from ..autograd import Array
 from ..dtypes import fits, masked
 from ..events import here, quietly, tell, unobserved
-from ..parameter import Parameter
+from ..parameter import Parameter, Weights
 from ..precision import MIXED, store, to_dtype, under, use
 from ..tensor import Tensor
 
 
 def exact(x: Tensor) -> Array:
-    return x.master if isinstance(x, Parameter) else x.array
+    return x.master if isinstance(x, Weights) else x.array
 
 
 def loadable(own: Tensor, value: Any) -> Array:
@@ -44,7 +44,7 @@ def _array(value: Any) -> np.ndarray:
     if masked(value):
         raise TypeError("expected a number in every place, got a masked array")
     try:
-        return backend.to_cpu(value.array) if isinstance(value, Tensor) else np.asarray(value)
+        return backend.to_cpu(exact(value)) if isinstance(value, Tensor) else np.asarray(value)
     except MemoryError:
         raise
     except Exception as error:  # whatever a foreign __array__ raises

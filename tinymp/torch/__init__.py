@@ -18,32 +18,35 @@ import numpy as _np
 from .. import backend
 from ..backend import __version__
 from ..backend import manual_seed as _manual_seed
+from ..backend.extras import held as _held
 from ..dtypes import bfloat16, float16, float32, float64
 from ..grad_mode import enable_grad, is_grad_enabled, no_grad
 from ..tensor import Tensor as _Tensor
 from ..tensor import from_numpy, tensor
-from . import accepted, methods
+from . import accepted, different, methods
 from .device import device, install
 from .space import fill as _fill
 from .types import *
 
 accepted.install()
+different.install()
 install()
 methods.install()
 
 # The functions that PyTorch has at its top and tinymp in `ops`; what is not here stands in nn.functional alone
 _FUNCTIONS = """
-    abs acos add addcdiv addcmul addmm all allclose amax amin any arange argmax argmin argsort asin atan atan2
-    batch_norm bernoulli bincount bmm broadcast_to cat cdist ceil celu chunk clamp clip cos cosh cosine_similarity
-    count_nonzero cumsum diag diagonal div dot dropout einsum empty empty_like eq equal erf exp expm1 eye flatten
-    flip floor floor_divide fmod full full_like gather ge group_norm gt hstack index_select instance_norm isclose
-    isfinite isinf isnan layer_norm le lerp linspace log log10 log1p log2 log_softmax logical_and logical_not
-    logical_or logical_xor logsumexp lt masked_fill masked_select matmul max maximum mean meshgrid min minimum mm
-    movedim mul multinomial mv narrow ne neg nonzero norm normal ones ones_like outer permute pixel_shuffle pow
-    prelu prod rand rand_like randint randn randn_like randperm reciprocal relu remainder repeat_interleave reshape
-    rms_norm roll round rsqrt scatter selu sigmoid sign sin sinh softmax sort split sqrt square squeeze stack std
-    sub sum swapaxes take_along_dim tan tanh tile topk transpose tril triu trunc unbind unflatten unique unsqueeze
-    var vstack where zeros zeros_like
+    abs acos adaptive_avg_pool1d add addcdiv addcmul addmm all allclose amax amin any arange argmax argmin argsort
+    asin atan atan2 avg_pool1d batch_norm bernoulli binary_cross_entropy_with_logits bincount bmm broadcast_to cat
+    cdist ceil celu chunk clamp clip conv1d conv2d conv_transpose1d conv_transpose2d cos cosh cosine_similarity
+    count_nonzero ctc_loss cumsum diag diagonal div dot dropout einsum embedding embedding_bag empty empty_like eq
+    equal erf exp expm1 eye flatten flip floor floor_divide fmod full full_like gather ge group_norm gt hstack
+    index_select instance_norm isclose isfinite isinf isnan kl_div layer_norm le lerp linspace log log10 log1p log2
+    log_softmax logical_and logical_not logical_or logical_xor logsumexp lt masked_fill masked_select matmul max
+    max_pool1d max_pool2d maximum mean meshgrid min minimum mm movedim mul multinomial mv narrow ne neg nonzero norm
+    normal ones ones_like outer permute pixel_shuffle pow prelu prod rand rand_like randint randn randn_like randperm
+    reciprocal relu remainder repeat_interleave reshape rms_norm roll round rsqrt scatter selu sigmoid sign sin sinh
+    softmax sort split sqrt square squeeze stack std sub sum swapaxes take_along_dim tan tanh tile topk transpose tril
+    triu trunc unbind unflatten unique unsqueeze var vstack zeros zeros_like
 """
 # PyTorch's name -> ours, of functions that have several names there
 _ALIASES = {
@@ -132,6 +135,11 @@ def is_tensor(obj: Any) -> _builtins.bool:
 def is_floating_point(input: _Tensor) -> _builtins.bool:
     """True for a Tensor of a floating dtype."""
     return methods.is_floating_point(input)
+
+
+def where(condition: _Tensor, *values: Any) -> Any:
+    """input where the condition holds, else other; without them the places where it does, one Tensor per axis."""
+    return _held("ops.where")(condition, *values) if values else _held("ops.nonzero")(condition, as_tuple=True)
 
 
 def numel(input: _Tensor) -> _builtins.int:

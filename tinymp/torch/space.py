@@ -6,6 +6,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from . import different
+
 try:
     from .. import hints
 except ImportError:  # not installed
@@ -23,9 +25,8 @@ def fill(module: dict[str, Any], title: str, table: dict[str, str], parts: str =
         if name in below:
             return import_module(f"{here}.{name}")
         if name not in table:
-            raise AttributeError(
-                f"{title} has no attribute '{name}' in tinymp" + (hints.why(title, name) if hints else "")
-            )
+            said = different.why(f"{title}.{name}") or (hints.why(title, name) if hints else "")
+            raise AttributeError(f"{title} has no attribute '{name}' in tinymp{said}")
         owner, _, last = table[name].rpartition(".")
         module[name] = found = getattr(import_module(f"{root}.{owner}"), last)
         return found

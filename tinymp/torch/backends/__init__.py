@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import sys as _sys
+from types import ModuleType as _ModuleType
+from types import SimpleNamespace as _SimpleNamespace
 from typing import Any
 
 
-def _space(**settings: Any) -> SimpleNamespace:
-    return SimpleNamespace(**settings)
+def _space(**settings: Any) -> _SimpleNamespace:
+    return _SimpleNamespace(**settings)
 
 
-cudnn = _space(enabled=True, benchmark=False, deterministic=True, allow_tf32=False, is_available=lambda: False)
-cuda = _space(matmul=_space(allow_tf32=False), is_built=lambda: True)
-mps = _space(is_available=lambda: False, is_built=lambda: False)
-mkldnn = _space(enabled=False, is_available=lambda: False)
+def _module(name: str, **settings: Any) -> _ModuleType:
+    made = _sys.modules[f"{__name__}.{name}"] = _ModuleType(f"{__name__}.{name}")
+    vars(made).update(settings)
+    return made
+
+
+_no = {"is_available": lambda: False, "allow_tf32": False}
+cudnn = _module("cudnn", enabled=True, benchmark=False, deterministic=True, **_no)
+cuda = _module("cuda", matmul=_space(allow_tf32=False), is_built=lambda: True)
+mps = _module("mps", is_available=lambda: False, is_built=lambda: False)
+mkldnn = _module("mkldnn", enabled=False, is_available=lambda: False)

@@ -7,7 +7,7 @@ from typing import Any
 from ... import backend
 from ...backend import manual_seed, synchronize
 from ..space import fill
-from ..types import DTYPES
+from ..types import DTYPES as _DTYPES
 
 manual_seed_all = manual_seed
 
@@ -48,4 +48,4 @@ def empty_cache() -> None:
         backend.gpu.free_memory()
 
 
-fill(globals(), "torch.cuda", {name: f"torch.{name}" for name in DTYPES}, "amp")
+fill(globals(), "torch.cuda", {name: f"torch.{name}" for name in _DTYPES}, "amp")

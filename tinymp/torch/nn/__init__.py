@@ -1,9 +1,10 @@
 """torch.nn: tinymp's layers, losses and modules, by PyTorch's names."""
 
 from ... import nn as _nn
-from ...nn import Module, Parameter, Sequential
+from ...nn import Parameter
 from ..space import fill, names
 from . import functional, init, utils
+from .modules import Module, Sequential
 
 _NAMES = """
     AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d

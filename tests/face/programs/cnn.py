@@ -1,0 +1,66 @@
+"""A small convolutional network that reads digits."""
+
+import argparse
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+import torch.optim as optim
+from start import images, weights
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super(Net, self).__init__()
+        self.conv1 = nn.Conv2d(1, 8, kernel_size=3, padding=1)
+        self.conv2 = nn.Conv2d(8, 16, kernel_size=3, padding=1)
+        self.bn = nn.BatchNorm2d(16)
+        self.fc1 = nn.Linear(16 * 4 * 4, 32)
+        self.fc2 = nn.Linear(32, 10)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.bn(self.conv2(x)), inplace=True), 2)
+        x = x.view(x.size(0), -1)
+        return F.log_softmax(self.fc2(F.relu(self.fc1(x))), dim=1)
+
+
+parser = argparse.ArgumentParser(description="digits")
+parser.add_argument("--batch-size", type=int, default=16)
+parser.add_argument("--lr", type=float, default=0.02)
+parser.add_argument("--momentum", type=float, default=0.9)
+parser.add_argument("--no-cuda", action="store_true", default=False)
+args = parser.parse_args([])
+use_cuda = not args.no_cuda and torch.cuda.is_available()
+device = torch.device("cuda" if use_cuda else "cpu")
+kwargs = {"num_workers": 1, "pin_memory": True} if use_cuda else {}
+torch.manual_seed(1)
+
+x, y = images(320)
+train_set = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+train_loader = DataLoader(train_set, batch_size=args.batch_size, shuffle=False, **kwargs)
+model = Net().to(device)
+model.load_state_dict(weights(model, torch.from_numpy))
+optimizer = optim.SGD(model.parameters(), lr=args.lr, momentum=args.momentum)
+
+losses = []
+model.train()
+for batch_idx, (data, target) in enumerate(train_loader):
+    data, target = data.to(device), target.to(device)
+    optimizer.zero_grad()
+    output = model(data)
+    loss = F.nll_loss(output, target)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+    if batch_idx % 10 == 0:
+        print("step {} [{}/{}]\tloss {:.6f}".format(batch_idx, batch_idx * len(data), len(train_set), loss.item()))
+
+model.eval()
+correct = 0
+with torch.no_grad():
+    for data, target in train_loader:
+        pred = model(data.to(device)).max(1, keepdim=True)[1]
+        correct += pred.eq(target.view_as(pred)).sum().item()
+print("accuracy {:.1f} %".format(100.0 * correct / len(train_set)))

@@ -1,0 +1,54 @@
+"""What PyTorch has and tinymp has not, on purpose: why, and what to write instead."""
+
+from __future__ import annotations
+
+import sys
+from importlib.abc import MetaPathFinder
+from typing import Any
+
+_NO_3D = "images have two axes here; fold depth into the batch or the channels, or run this part in PyTorch"
+_SPARSE = "all tensors are dense but the gradients of nn.Embedding(sparse=True)"
+_PROCESSES = "processes are tinymp.parallel's: init, DistributedDataParallel, SyncBatchNorm (docs/parallel.md)"
+_COMPLEX = "there are no complex numbers; keep the real and the imaginary part in one axis, and multiply them by hand"
+_COMPILE = "Python runs as it stands; on a GPU tinymp.capture(step) records a whole step as one CUDA graph"
+_SECOND = "there are no second derivatives: what an op saved is freed as backward passes it"
+
+DIFFERENT = {
+    **{f"nn.{name}3d": _NO_3D for name in ("Conv", "ConvTranspose", "BatchNorm", "MaxPool", "AvgPool", "Dropout")},
+    **{f"nn.functional.{name}3d": _NO_3D for name in ("conv", "conv_transpose", "max_pool", "avg_pool")},
+    **dict.fromkeys(["sparse", "sparse_coo_tensor"], _SPARSE),
+    **dict.fromkeys(["distributed", "multiprocessing", "nn.parallel", "nn.SyncBatchNorm"], _PROCESSES),
+    **dict.fromkeys(["fft", "complex", "view_as_complex", "view_as_real", "polar", "complex64", "cfloat"], _COMPLEX),
+    **dict.fromkeys(["jit", "fx", "onnx", "export", "_dynamo"], _COMPILE),
+    **dict.fromkeys(["func", "autograd.functional"], _SECOND),
+    "autograd.Function": "derive from tinymp.autograd.Op, which has forward and backward on arrays",
+    "hub": "build the model here and read its weights with tinymp.load_weights, or convert it with tinymp.from_torch",
+    "optim.LBFGS": "it calls the loss several times a step, which loss scaling does not know; use optim.Adam",
+    "optim.SparseAdam": "optim.Adam takes sparse gradients",
+    "quantization": "tinymp trains; low precisions are studied in tinymp.study",
+    "profiler": "use tinymp.audit(), or `tinymp.observe`",
+    "utils.checkpoint": "nothing is computed twice: activations are kept in the policy's storage; use smaller batches",
+    "utils.tensorboard": "the package tensorboardX has a SummaryWriter, which takes loss.item() and x.numpy()",
+    "linalg": "use numpy.linalg of x.numpy(), where no gradient is needed",
+}
+
+
+def why(name: str) -> str:
+    """For messages: "; " and the reason why tinymp has no `name` ("torch.fft"); empty if nothing is known."""
+    said = DIFFERENT.get(name.removeprefix("torch."))
+    return f"; {said}" if said else ""
+
+
+class _Absent(MetaPathFinder):
+    """Asked last for a module: of those that are absent on purpose, an import raises ImportError with the reason."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        _, ours, part = name.partition(f"{__package__}.")
+        if ours and (said := why(part)):
+            raise ImportError(f"torch has no module '{part}' in tinymp{said}", name=name)
+
+
+def install() -> None:
+    """Have imports asked here, once."""
+    if not any(isinstance(one, _Absent) for one in sys.meta_path):
+        sys.meta_path.append(_Absent())
