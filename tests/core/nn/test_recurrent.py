@@ -284,7 +284,11 @@ X = ones(T, B, D)
         (lambda: LSTM(3, 6, batch_first=True)(ones(B, 0, D)), ValueError, "LSTM: expected sequences of at least one"),
         (lambda: LSTM(3, 6)(X, ones(1, B, H)), TypeError, r"LSTM: expected `hx` to be two tensors, \(h, c\), got"),
         (lambda: LSTM(3, 6)(X, (ones(B, H), ones(B, H))), ValueError, r"h_0.shape == \(1, 4, 6\) .*, got \(4, 6\)"),
-        (lambda: LSTM(3, 6, 2)(X, (ones(2, B, H), ones(1, B, H))), ValueError, r"c_0.shape == \(2, 4, 6\) like \(layers \* "),
+        (
+            lambda: LSTM(3, 6, 2)(X, (ones(2, B, H), ones(1, B, H))),
+            ValueError,
+            r"c_0.shape == \(2, 4, 6\) like \(layers \* ",
+        ),
         (lambda: LSTM(3, 6, proj_size=2)(X, (ones(1, B, H), ones(1, B, H))), ValueError, r"h_0.shape == \(1, 4, 2\)"),
         (lambda: GRU(3, 6)(X, ones(1, 3, H)), ValueError, r"GRU: expected hx.shape == \(1, 4, 6\)"),
         (lambda: GRU(3, 6)(ones(T, D), ones(1, 1, H)), ValueError, r"GRU: expected hx.shape == \(1, 6\)"),
