@@ -120,10 +120,10 @@ def pytest_sessionstart(session):
 
 @pytest.fixture(autouse=True, scope="module")
 def _face(request):
-    """PyTorch's face is there for its own tests, in tests/face, and for no others."""
+    """PyTorch's face is there for its own tests, in tests/face, and for those of the pages; for no others."""
     import with_face
 
-    with_face.put() if request.path.parent.name == "face" else with_face.take()
+    with_face.put() if request.path.parent.name in ("face", "docs") else with_face.take()
 
 
 @pytest.fixture(autouse=True, scope="module")

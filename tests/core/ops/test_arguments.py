@@ -11,7 +11,7 @@ import tinymp as mp
 from oracle import rng
 from tinymp import ops
 
-PUBLIC = {name: getattr(ops, name) for name in dir(ops) if name[0] != "_" and name != "bind"}
+PUBLIC = {name: getattr(ops, name) for name in dir(ops) if name[0] != "_" and name not in ("bind", "in_place")}
 FUNCTIONS = {name: f for name, f in PUBLIC.items() if inspect.isfunction(f)}
 SHAPES = [(), (1,), (3,), (2, 3), (3, 2), (0, 3), (2, 3, 4), (2, 2, 3, 4), (1, 2, 3, 4, 2)]
 DTYPES = ["float32", "float32", "float16", "float64", "int64", "int8", "bool", "uint8"]

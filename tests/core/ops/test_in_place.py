@@ -39,9 +39,9 @@ SMALL = randn(2, 2, 3, 3, seed=3)
 SEQUENCE, STATE = randn(3, 2, 4), randn(2, 3, seed=1)  # T, B, D and B, H
 
 
-def _dropped(x):
+def _dropped(x, dropout=ops.dropout):
     mp.manual_seed(0)
-    return ops.dropout(x, 0.5)
+    return dropout(x, 0.5)
 
 
 HOOKED = nn.Tanh()
@@ -56,6 +56,11 @@ CASES = {
         "softplus", "logsigmoid", "hardswish", "mish", "sin", "cos", "sign", "sum", "mean", "var", "amin", "norm",
     )},
     **{name: (getattr(ops, name), POSITIVE) for name in ("log", "sqrt", "rsqrt", "reciprocal")},
+    **{name: (getattr(ops, name), POSITIVE) for name in ("log1p", "log2", "log10")},
+    **{name: (getattr(ops, name), X / 8) for name in (
+        "acos", "asin", "atan", "ceil", "celu", "cosh", "erf", "expm1", "floor", "hardsigmoid", "round", "selu", "sinh",
+        "softsign", "tan", "trunc",
+    )},
     **{name: (getattr(ops, name), X, POSITIVE) for name in ("add", "sub", "mul", "div", "maximum", "minimum")},
     **{name: (partial(getattr(ops, name), dim=1), X)
        for name in ("softmax", "log_softmax", "logsumexp", "cumsum", "max", "min", "amax", "std")},
@@ -114,6 +119,8 @@ CASES = {
     "normalize": (ops.normalize, X),
     "normalize, p = 3": (lambda x: ops.normalize(x, 3), X),
     "dropout": (_dropped, X),
+    "dropout2d": (lambda x: _dropped(x, ops.dropout2d), IMAGE),
+    **{name: (getattr(ops, name), X, POSITIVE) for name in ("remainder", "floor_divide", "fmod", "atan2")},
     "cross_entropy": (ops.cross_entropy, X, integers(3), CONSTANT, np.abs(randn(4))),
     "cross_entropy, small labels": (ops.cross_entropy, X, integers(3).astype(np.int8)),
     "cross_entropy, smooth": (lambda x, t: ops.cross_entropy(x, t, label_smoothing=0.1), X, integers(3)),
