@@ -154,7 +154,7 @@ def _entries() -> Iterator[tuple[str, str, Any]]:
     yield from ((name, "policy", policy) for name, policy in POLICIES.items())
     yield from ((kind.name, "kind", kind) for kind in KINDS)
     yield from ((name, "topic", name) for name in TOPICS)
-    yield from ((name, "layer", cls) for name, cls in _public(nn).items())
+    yield from ((name, "layer", cls) for name, cls in _public(nn).items() if isinstance(cls, type))
     yield from ((name, "optimizer", cls) for name, cls in _public(optim).items() if _is(cls, optim.Optimizer))
     yield from ((name, "tool", thing) for name, thing in _public(optim).items() if not _is(thing, optim.Optimizer))
     yield from ((primitive.__name__, "primitive", primitive) for primitive in PRIMITIVES)
