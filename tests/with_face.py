@@ -12,7 +12,7 @@ CLASSES = (mp.Tensor, mp.nn.Module)
 
 @cache
 def without():
-    """What the core is like before the face is imported."""
+    """The core as it is before the face is imported."""
     return [dict(vars(cls)) for cls in CLASSES], arguments.otherwise, (backend.cpu.name, backend.gpu.name)
 
 

@@ -31,7 +31,7 @@ CASES = [
 
 
 def results(lib, make, kind, p, q, values):
-    """What a library computes, and the gradients of all of it."""
+    """The results of a library, and the gradients of all of them."""
     given = {name: make(x, requires_grad=True) for name, x in p.items()}
     d = getattr(lib, kind)(**given)
     other = getattr(lib, kind)(**{name: make(x) for name, x in q.items()})

@@ -56,7 +56,7 @@ ids, target = torch.tensor([[1, 2, 0], [3, 1, 2]]), torch.tensor([0, 2, 1])
 
 
 def result(source: str):
-    """What the last expression of a program is."""
+    """The value of the last expression of a program."""
     body = ast.parse(source).body
     scope: dict = {}
     exec(compile(ast.Module(body[:-1], []), "idiom", "exec"), scope)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cpu
 
 
 def equal(got, expected):
-    """Whether all of it is equal, with its types."""
+    """True if all of it is equal, with its types."""
     assert type(got) is type(expected)
     if isinstance(expected, dict):
         assert [*got] == [*expected]

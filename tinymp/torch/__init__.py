@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins as _builtins
 import math as _math
-import sys as _sys
 import warnings as _warnings
 from typing import Any, ClassVar
 
@@ -72,7 +71,6 @@ inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
 newaxis = None
 Size = tuple
 contiguous_format, channels_last, preserve_format, strided = "contiguous_format", "channels_last", "preserve", "strided"
-float16, float32, float64, bfloat16 = float16, float32, float64, bfloat16
 
 
 def manual_seed(seed: _builtins.int) -> Generator:
@@ -169,7 +167,7 @@ def compile(model: Any = None, **options: Any) -> Any:
 
 
 def get_num_threads() -> _builtins.int:
-    """The number of threads that NumPy's BLAS uses is the BLAS's; PyTorch's own are one here."""
+    """1: tinymp has no threads of its own. How many NumPy's BLAS uses is a setting of the BLAS."""
     return 1
 
 

@@ -91,9 +91,7 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
         return call(*args, **rest)
     if argument == "out":
         raise TypeError(f"{name}: argument `out` is not supported: write the result with out.copy_(...)") from error
-    if hints and (why := hints.argument(argument)):
-        raise TypeError(f"{name}: argument `{argument}` is not supported: {why}") from error
-    return NotImplemented
+    return hints.refused(name, call, args, options, error) if hints else NotImplemented
 
 
 def install() -> None:

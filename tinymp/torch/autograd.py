@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..grad_mode import enable_grad, no_grad
+from ..grad_mode import enable_grad as enable_grad
+from ..grad_mode import no_grad as no_grad
 from ..tensor import Tensor
+from ..tensor import uses as _uses
+from .different import SECOND as _SECOND
 from .space import fill
-
-_SECOND = "second derivatives are not there: what an op saved is freed as backward passes it (docs/pytorch.md)"
 
 
 def Variable(data: Tensor, requires_grad: bool | None = None, volatile: bool = False) -> Tensor:
@@ -30,7 +31,7 @@ def grad(
     leaves; RuntimeError for one that no output depends on, unless allow_unused.
     """
     if create_graph:
-        raise NotImplementedError(f"grad: {_SECOND}")
+        raise NotImplementedError(f"grad: {_SECOND} (docs/pytorch.md)")
     outputs, inputs = ([x] if isinstance(x, Tensor) else list(x) for x in (outputs, inputs))
     for x in inputs:
         if not x.is_leaf:
@@ -53,9 +54,7 @@ def grad(
 
 
 def _leaves(outputs: list) -> list:
-    from ..tensor import uses
-
-    return [leaf for y in outputs if y.grad_fn is not None for leaf, _ in uses(y.grad_fn).values()]
+    return [leaf for y in outputs if y.grad_fn is not None for leaf, _ in _uses(y.grad_fn).values()]
 
 
 class set_detect_anomaly:
@@ -72,5 +71,4 @@ class set_detect_anomaly:
 
 
 detect_anomaly = set_detect_anomaly
-enable_grad, no_grad = enable_grad, no_grad
 fill(globals(), "torch.autograd", {})

@@ -11,7 +11,7 @@ _SPARSE = "all tensors are dense but the gradients of nn.Embedding(sparse=True)"
 _PROCESSES = "processes are tinymp.parallel's: init, DistributedDataParallel, SyncBatchNorm (docs/parallel.md)"
 _COMPLEX = "there are no complex numbers; keep the real and the imaginary part in one axis, and multiply them by hand"
 _COMPILE = "Python runs as it stands; on a GPU tinymp.capture(step) records a whole step as one CUDA graph"
-_SECOND = "there are no second derivatives: what an op saved is freed as backward passes it"
+SECOND = "there are no second derivatives: what an op saved is freed as backward passes it"
 
 DIFFERENT = {
     **{f"nn.{name}3d": _NO_3D for name in ("Conv", "ConvTranspose", "BatchNorm", "MaxPool", "AvgPool", "Dropout")},
@@ -20,7 +20,7 @@ DIFFERENT = {
     **dict.fromkeys(["distributed", "multiprocessing", "nn.parallel", "nn.SyncBatchNorm"], _PROCESSES),
     **dict.fromkeys(["fft", "complex", "view_as_complex", "view_as_real", "polar", "complex64", "cfloat"], _COMPLEX),
     **dict.fromkeys(["jit", "fx", "onnx", "export", "_dynamo"], _COMPILE),
-    **dict.fromkeys(["func", "autograd.functional"], _SECOND),
+    **dict.fromkeys(["func", "autograd.functional"], SECOND),
     "autograd.Function": "derive from tinymp.autograd.Op, which has forward and backward on arrays",
     "hub": "build the model here and read its weights with tinymp.load_weights, or convert it with tinymp.from_torch",
     "optim.LBFGS": "it calls the loss several times a step, which loss scaling does not know; use optim.Adam",

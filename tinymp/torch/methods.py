@@ -9,7 +9,6 @@ import numpy as np
 from .. import ops
 from ..backend.extras import held
 from ..dtypes import FLOATING, as_dtype
-from ..grad_mode import no_grad
 from ..nn import init
 from ..nn.module import Module
 from ..precision import FP32, Policy
@@ -110,12 +109,6 @@ def new(x: Tensor, *data: Any) -> Tensor:
     return new_tensor(x, *data) if len(data) == 1 and not isinstance(data[0], int) else _new("zeros")(x, *data)
 
 
-def masked_scatter(x: Tensor, index: Any, value: Any) -> Tensor:
-    """x with value at index, in place: for `index_fill_` and its like."""
-    x[index] = value
-    return x
-
-
 def _reflected(name: str) -> Any:
     def method(x: Tensor, other: Any) -> Tensor:
         return held(f"ops.{name}")(other if isinstance(other, Tensor) else ops.full_like(x, other), x)
@@ -131,14 +124,6 @@ def _of_held(name: str, of: Any = None) -> Any:
         return (function if of is None else of(function))(x, *args, **options)
 
     method.__name__, method.__doc__ = name, f"`torch.{name}` of this tensor."
-    return method
-
-
-def _without(how: str) -> Any:
-    def method(x: Tensor, *args: Any) -> Any:
-        with no_grad():
-            return getattr(x, how)(*args)
-
     return method
 
 

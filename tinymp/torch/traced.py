@@ -23,7 +23,7 @@ _EITHER, _NONE = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empt
 
 
 class Result(NamedTuple):
-    """What an earlier step of a traced forward gave."""
+    """The result of an earlier step of a traced forward."""
 
     name: str
 

@@ -48,7 +48,7 @@ class _Dict(Module):
         return self._own(self.kind).keys()
 
     def values(self) -> Iterable[Any]:
-        """What it holds."""
+        """Its parts, in order."""
         return self._own(self.kind).values()
 
     def items(self) -> Iterable[tuple[str, Any]]:

@@ -86,7 +86,7 @@ _USE = "use_mm_for_euclid_dist"
 _MODES = f"{_USE}_if_necessary", _USE, f"donot_{_USE}"
 
 
-def _wide(*tensors: Any) -> list:
+def wide(*tensors: Any) -> list:
     """FP16 and BF16 Tensors in FP32; others, and numbers, as they are."""
     return [x.float() if isinstance(x, Tensor) and x.dtype in HALVES else x for x in tensors]
 
@@ -136,21 +136,21 @@ def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     x, y = _alike("lerp", ("input", input), ("end", end))
     if isinstance(weight, Tensor):
         _alike("lerp", ("input", input), ("weight", weight))
-    a, b, w = _wide(x, y, weight if isinstance(weight, Tensor) else number("lerp", "weight", weight))
+    a, b, w = wide(x, y, weight if isinstance(weight, Tensor) else number("lerp", "weight", weight))
     return _like(add(a, mul(w, sub(b, a))), x)
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """input + value * tensor1 * tensor2, broadcast."""
     given = _alike("addcmul", ("input", input), ("tensor1", tensor1), ("tensor2", tensor2))
-    x, a, b = _wide(*given)
+    x, a, b = wide(*given)
     return _like(add(x, mul(a, b), alpha=number("addcmul", "value", value)), input)
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """input + value * tensor1 / tensor2, broadcast."""
     given = _alike("addcdiv", ("input", input), ("tensor1", tensor1), ("tensor2", tensor2))
-    x, a, b = _wide(*given)
+    x, a, b = wide(*given)
     return _like(add(x, div(a, b), alpha=number("addcdiv", "value", value)), input)
 
 
@@ -178,18 +178,18 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: 
     a, b = with_axes("addmm", "mat1", mat1, 2), with_axes("addmm", "mat2", mat2, 2)
     x = floating("addmm", "input", input)
     kept, factor = number("addmm", "beta", beta), number("addmm", "alpha", alpha)
-    c = matmul(*_wide(a, b))
+    c = matmul(*wide(a, b))
     if x.ndim > 2 or any(m not in (1, n) for m, n in zip(x.shape[::-1], c.shape[::-1])):
         raise ValueError(f"addmm: expected `input` to broadcast to {c.shape}, got shape {x.shape}")
     _alike("addmm", ("input", x), ("mat1", a), ("mat2", b))
-    scaled = mul(_wide(x)[0], kept)
+    scaled = mul(wide(x)[0], kept)
     return _like(mul(c, factor) if kept == 0 else add(scaled, c, alpha=factor), x)
 
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """The p-norm of x1 - x2 + eps over the last axis, broadcast."""
     op = "pairwise_distance"
-    a, b = _wide(*_alike(op, ("x1", x1), ("x2", x2)))
+    a, b = wide(*_alike(op, ("x1", x1), ("x2", x2)))
     d = add(sub(a, b), number(op, "eps", eps))
     return _like(norm(d, p, -1, flag(op, "keepdim", keepdim)), x1)
 
@@ -204,8 +204,8 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = _MODES[0])
     a, b = _alike("cdist", ("x1", x1), ("x2", x2))
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-1]:
         raise ValueError(f"cdist: expected (..., m, k) and (..., n, k), got shapes {a.shape} and {b.shape}")
-    wide = _wide(a, b)
-    return _like(norm(sub(unsqueeze(wide[0], -2), unsqueeze(wide[1], -3)), p, -1), x1)
+    pair = wide(a, b)
+    return _like(norm(sub(unsqueeze(pair[0], -2), unsqueeze(pair[1], -3)), p, -1), x1)
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
@@ -213,7 +213,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     op = "cosine_similarity"
     a, b = _alike(op, ("x1", x1), ("x2", x2))
     least = number(op, "eps", eps, 0)
-    a, b = _wide(a, b)
+    a, b = wide(a, b)
     broadcastable(op, a, b)
     shape = np.broadcast_shapes(a.shape, b.shape)
     a, b, d = expand(a, shape), expand(b, shape), axis(op, dim, max(len(shape), 1))

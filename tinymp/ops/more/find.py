@@ -35,19 +35,19 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
 
 
 def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
-    """How many elements are not 0, over `dim` (an axis, several, or None for all), as int64."""
+    """The number of elements that are not 0, over `dim` (an axis, several, or None for all), as int64."""
     dims = axes("count_nonzero", dim, tensor("count_nonzero", "input", input).ndim)
     return total(ne(input, 0), dims)
 
 
 def logical_xor(input: Tensor, other: Tensor) -> Tensor:
-    """Whether one of input and other is true (not 0), and the other is not; broadcast, as bool."""
+    """True where one of input and other is true (not 0) and the other is not; broadcast, as bool."""
     pair = tensor("logical_xor", "input", input), tensor("logical_xor", "other", other)
     return ne(*map(logical_not, pair))
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have one shape and the same elements. TypeError for tensors of two dtypes."""
+    """True if two tensors have one shape and the same elements. TypeError for tensors of two dtypes."""
     pair = _of_one_dtype("equal", input, other)
     return input.shape == other.shape and bool(every(eq(*pair)).item())
 

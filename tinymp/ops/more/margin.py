@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from ...arguments import choice, flag, floating, name_all, number, tensor
-from ...dtypes import HALVES
 from ...grad_mode import no_grad
 from ...tensor import Tensor
 from ..compare import any as some
@@ -17,7 +16,7 @@ from ..reduce import sum as total
 from ..shape import unsqueeze
 from ..unary import log, square
 from .activation import softplus
-from .arithmetic import cosine_similarity, pairwise_distance
+from .arithmetic import cosine_similarity, pairwise_distance, wide
 
 __all__ = ["cosine_embedding_loss", "gaussian_nll_loss", "hinge_embedding_loss", "margin_ranking_loss"]
 __all__ += ["soft_margin_loss", "triplet_margin_loss"]
@@ -27,7 +26,7 @@ def _inputs(op: str, *named: tuple[str, Any]) -> list[Tensor]:
     """Floating Tensors whose shapes broadcast, those of FP16 and BF16 in FP32."""
     found = [floating(op, name, x) for name, x in named]
     broadcastable(op, *found)
-    return [x.float() if x.dtype in HALVES else x for x in found]
+    return wide(*found)
 
 
 def _signs(op: str, target: Any, like: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """torch.nn: tinymp's layers, losses and modules, by PyTorch's names."""
 
-from ... import nn as _nn
 from ...nn import Parameter
 from ..space import fill, names
 from . import functional, init, utils

@@ -6,15 +6,11 @@ from typing import Any
 
 from ... import optim as _optim
 from ...grad_mode import enable_grad
-from ..space import fill
+from ..space import fill, names
 from ..states import from_pytorch
 from . import lr_scheduler
 
 _RULES = "SGD Adam AdamW RMSprop Adagrad Adadelta Adamax NAdam RAdam"
-
-
-class Optimizer(_optim.Optimizer):
-    """The base of all, for annotations and isinstance."""
 
 
 class _Stepping:
@@ -42,4 +38,4 @@ def _made(name: str) -> Any:
 for _name in _RULES.split():
     if hasattr(_optim, _name):
         globals()[_name] = _made(_name)
-fill(globals(), "torch.optim", {}, "lr_scheduler")
+fill(globals(), "torch.optim", names("optim", "Optimizer"), "lr_scheduler")
