@@ -40,6 +40,7 @@ def task(**options):
 
 
 def test_it_learns_and_reports(corpus, tmp_path, capsys):
+    pytest.importorskip("jiwer")  # without it the program ends, and says what to install
     arguments = ["--device", "cpu", "--steps", "25", "--batch", "4", "--lr", "0.2", "--out", str(tmp_path)]
     runs = speech.main(arguments)
     printed = capsys.readouterr().out
