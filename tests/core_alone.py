@@ -34,6 +34,7 @@ SUBPACKAGES = {
     "sparse": ["sparse"],
     "torch": ["torch"],
     "hints": ["hints"],
+    "earlier": ["earlier"],
     "data/more": ["data/more"],
     "optim/more": ["optim/more"],
     "nn/more": ["nn/more"],

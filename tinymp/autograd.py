@@ -20,9 +20,9 @@ Rules:
 
 from __future__ import annotations
 
-import heapq
 import inspect
 import re
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from contextvars import copy_context
 from itertools import count
@@ -388,7 +388,7 @@ class Backward:
     def propagate(self) -> None:
         """Walk the graph from root in the reverse of the order in which its ops ran; no recursion."""
         waiting: dict[Op, list] = {}  # op -> for each output the sum of its gradients so far; then their loss scale
-        queue: list[tuple[int, Op]] = []  # the op that ran last first: all ops that used its results have been visited
+        queue: list[tuple[int, Op]] = []  # the op that ran last, last: all ops that used its results have been visited
         edges: Any = [self.root if self.root.grad_fn is None else (self.root.grad_fn, self.root.output_nr)]
         dxs: Any = [self.gradient]
         scale, slot = self.scale, None
@@ -403,7 +403,7 @@ class Backward:
                     (op, i), dx = edge, dx.dense() if hasattr(dx, "dense") else dx
                     if op not in waiting:
                         waiting[op] = [None] * op.outputs + [scale]
-                        heapq.heappush(queue, (-op.sequence, op))
+                        insort(queue, (op.sequence, op))
                     slot = waiting[op]
                 if slot[-1] is not scale and slot[-1] != scale:
                     raise RuntimeError(
@@ -415,7 +415,7 @@ class Backward:
             dxs = dx = slot = None  # what the next op adds up is freed before its backward runs
             if not queue:
                 return
-            _, op = heapq.heappop(queue)
+            _, op = queue.pop()
             *dys, self.scale = waiting.pop(op)
             run, retain = op.run_backward, self.retain
             edges, dxs = op.edges, run(dys, retain) if op.policy is None else under(op.policy, run, dys, retain)

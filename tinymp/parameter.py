@@ -43,7 +43,8 @@ class Weights(Tensor):
 
     def __setstate__(self, state: tuple) -> None:
         """For copy and pickle: the two arrays as they were, and the working copy read-only again."""
-        super().__setstate__((None, {name: _writeable(value) for name, value in state[1].items()}))
+        for name, value in state[1].items():
+            setattr(self, name, _writeable(value))
         self.lock()
 
     def lock(self, locked: bool = True) -> None:

@@ -145,12 +145,6 @@ class Policy:
         changed = [str(value) if name == "study" else f"{name}={value}" for name, value in values.items()]
         return f"{self.name}({', '.join(changed) or f'storage={self.storage}, FP32 accumulators and masters'})"
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Of a pickle, perhaps one from when what is a study now were fields of a policy."""
-        if not state.keys() <= self.__dataclass_fields__.keys():
-            state = vars(change(MIXED, **state))
-        vars(self).update(state)
-
     @property
     def usual(self) -> bool:
         """True if it sums in FP32, without a study, and rounds to nearest: what fast paths do. See `plain`."""
@@ -226,8 +220,6 @@ class Fp64:
         # rounds: sums accumulated in FP64, then rounded to FP32
         return device.cast(device.scatter_add_rows(n_rows, index, device.cast(rows, float64)), float32)
 
-
-change: Callable[..., Policy] = replace  # `import tinymp` puts study.change in its place, which has more fields
 
 FP32 = Policy("FP32", storage=float32)
 MIXED = Policy("MIXED")

@@ -53,13 +53,6 @@ class Tensor(Variable):
         if source is not None and array is source.array:
             self._version = source._version
 
-    def __setstate__(self, state: tuple) -> None:
-        """For copy and pickle."""
-        for name, value in state[1].items():
-            setattr(
-                self, {"data": "array", "grad": "grad_array"}.get(name, name), value
-            )  # their names in older pickles
-
     def result(
         self, array: Array, requires_grad: bool = False, grad_fn: Op | None = None, output_nr: int = 0
     ) -> Tensor:

@@ -69,7 +69,7 @@ class Hooks:
         """module.forward(*args, **kwargs) with the hooks around it, all of it in the policy in which it is kept."""
         if self.kept is None:
             return self.run(module, args, kwargs)
-        return held("nn.call_kept")(self, module, args, kwargs)
+        return held("nn.hooks.call_kept")(self, module, args, kwargs)
 
     def run(self, module: Module, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The same in the policy that is in use."""
@@ -85,7 +85,7 @@ class Hooks:
                 args = found if isinstance(found, tuple) else (found,)
         watch = None
         if self.backward and is_grad_enabled():
-            watch = held("nn.WatchedBackward")(module, tuple(self.backward.values()))
+            watch = held("nn.hooks.WatchedBackward")(module, tuple(self.backward.values()))
         args = args if watch is None else watch.inputs(args)
         try:
             output = module.forward(*args, **kwargs)

@@ -300,7 +300,7 @@ class Module:
 
         All or nothing: if it fails or is interrupted, every parameter and buffer is what it was.
         """
-        kept = {} if keep is None else held("nn.policies_kept")(self, policy, keep)
+        kept = {} if keep is None else held("nn.module.policies_kept")(self, policy, keep)
         targets: list[tuple[str, Tensor, np.dtype]] = []
         for name, p in self.named_parameters():
             targets.append((name, p, storage_of(kept.get(id(p), policy), p.normalisation)))

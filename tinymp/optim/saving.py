@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from ..arguments import listed, loss_scale, same_keys, whole
@@ -20,10 +19,6 @@ class SavedScaler:
     rule: Any
 
     _name = property(lambda self: type(self).__name__)
-
-    def _begin(self, state: Any, iteration: int = 0, history: Iterable = ()) -> None:
-        """Go on with these on the host, in a new iteration."""
-        raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
         """S, the iteration, the history, and the counts behind S: enough to go on after a restart."""
@@ -47,13 +42,6 @@ class SavedScaler:
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles, which may be made at any time: they begin a new iteration, on the host."""
         return {**vars(self), "_side": self._side.on_host(), "_now": type(self._now)()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "_scale" in state:  # a pickle from before there was a State
-            known = [state.pop(name, 0) for name in ("_scale", "growth_tracker", "_skips", "_bad_losses")]
-            self._begin(known, state.pop("_iteration"), state.pop("_history"))
-            state.pop("_name")
-        vars(self).update(state)
 
 
 def _change(where: str, entry: Any) -> tuple[int, float, str]:

@@ -176,12 +176,9 @@ class LossScaler(SavedScaler):
     rule = Rule()
 
     def __init__(self, scale: float, max_consecutive_skips: int = 10, max_nonfinite_losses: int = 3) -> None:
-        self._begin(State(loss_scale(self._name, "scale", scale)))
+        self._side, self._now = Side(State(loss_scale(self._name, "scale", scale))), Iteration()
         self.max_consecutive_skips = count(self._name, "max_consecutive_skips", max_consecutive_skips)
         self.max_nonfinite_losses = count(self._name, "max_nonfinite_losses", max_nonfinite_losses)
-
-    def _begin(self, state: Any, iteration: int = 0, history: Iterable = ()) -> None:
-        self._side, self._now = Side(State(*state), iteration, history), Iteration()
 
     state = property(lambda self: self._side.state, doc="S and the counts behind it.")
     iteration = property(lambda self: self._side.iteration, doc="How many `update`s there have been.")

@@ -450,20 +450,3 @@ def test_repr():
         ")\n"
         "51 parameters: 110 bytes of weights, 188 bytes of masters"
     )
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [
-        nn.RNN(2, 3),
-        nn.EmbeddingBag(3, 2),
-        nn.TransformerEncoderLayer(4, 2, 8),
-        nn.PixelShuffle(2),
-        nn.KLDivLoss(),
-    ],
-    ids=lambda layer: type(layer).__name__,
-)
-def test_a_layer_that_has_moved_is_loaded_from_its_old_place(layer):
-    new = pickle.dumps(layer, 2)
-    old = new.replace(b"tinymp.nn.more.", b"tinymp.nn.")
-    assert old != new and repr(pickle.loads(old)) == repr(layer)

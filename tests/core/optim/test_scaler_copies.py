@@ -53,28 +53,3 @@ def test_at_any_time(way, scaler):
         before = scaler.state_dict()
         step(other)
         assert scaler.state_dict() == before
-
-
-OLD = {"_name": "", "_scale": 8.0, "_iteration": 3, "_history": [(1, 8.0, "why")], "_skips": 1, "_bad_losses": 2}
-
-
-def test_a_pickle_from_before_there_was_a_state():
-    new = optim.DynamicLossScaler(16.0)
-    options = {name: value for name, value in new.__getstate__().items() if name not in ("_side", "_now")}
-    old = object.__new__(type(new))
-    old.__setstate__({**options, **OLD, "growth_tracker": 4, "_stuck": 0, "_said": 0, "_least": 0.0, "_most": 1e9})
-    assert old.state == (8.0, 4, 1, 2) and (old.iteration, old.history) == (3, [(1, 8.0, "why")])
-    assert old.rule == new.rule and old.state_dict().keys() == new.state_dict().keys()
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("cycle", "OneCycleLR"),
-        ("cycle", "ReduceLROnPlateau"),
-        ("schedule", "LinearLR"),
-    ],
-)
-def test_old_pickles_find_what_has_moved(module, name):
-    now = getattr(optim, name)  # of optim/more: not there on the core alone
-    assert pickle.loads(f"ctinymp.optim.{module}\n{name}\n.".encode()) is now

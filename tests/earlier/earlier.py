@@ -1,6 +1,6 @@
 """Pickles and a checkpoint as an earlier version wrote them, for test_earlier.py, in earlier.xz.
 
-In a checkout of that commit (0054144): `python .../tests/checkpoint/earlier.py .../tests/checkpoint/earlier.xz`
+In a checkout of that commit (0054144): `python .../tests/earlier/earlier.py .../tests/earlier/earlier.xz`
 """
 
 import lzma
