@@ -37,7 +37,6 @@ LEFT_OUT = {
     "nn.PackedSequence PackedSequence.to": "pack_padded_sequence makes it, and Tensor moves its data",
     "*.op": "forward of the layer",
     "nn.Identity": "takes anything, as in PyTorch",
-    "WatchedBackward.*": "the hooks of a Module",
     "Tensor.clone Tensor.float Tensor.double Tensor.bool Tensor.cpu": "no argument but the tensor: one line each",
 }
 
