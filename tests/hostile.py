@@ -13,7 +13,6 @@ import numpy as np
 
 import around
 import tinymp as mp
-import with_face
 from tinymp import data, nn, ops, optim, parallel
 
 MAKERS: dict[str, Callable[[], Any]] = {
@@ -116,7 +115,6 @@ def public() -> dict[str, Any]:
     """Everything public that can be called with arguments, by name: functions, classes, and what classes add to the
     classes that they are made from. Operators of Tensor, too.
     """
-    with_face.take()  # `from_torch` may have been looked up, which imports the face
     found: dict[str, Any] = {}
     seen: set[int] = set()
 

@@ -1,7 +1,6 @@
 """PyTorch's face changes classes of the core when it is imported; tests that are not about it run without it."""
 
-import importlib
-import sys
+import importlib.util
 from functools import cache
 
 import tinymp as mp
@@ -25,10 +24,11 @@ def put():
 
 
 def take():
-    """Make the core what it was without the face."""
-    if "tinymp.torch" not in sys.modules:
-        without()
+    """Make the core what it was without the face. That is imported, so that no test is the first to do so."""
+    without()
+    if importlib.util.find_spec("tinymp.torch") is None:  # a copy of the core
         return
+    importlib.import_module("tinymp.torch")
     classes, arguments.otherwise, (backend.cpu.name, backend.gpu.name) = without()
     for cls, names in zip(CLASSES, classes):
         for name in vars(cls).keys() - names.keys():
