@@ -168,7 +168,7 @@ class Tensor(Variable):
         return int(self._only("index"))
 
     def __format__(self, spec: str) -> str:
-        return format(self._only("format") if spec else str(self), spec)  # f"{loss:.3f}"
+        return format(str(self) if self.ndim and not spec else self._only("format"), spec)  # f"{loss:.3f}"
 
     def __bool__(self) -> bool:
         if self.array.size != 1:

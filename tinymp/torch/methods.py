@@ -157,6 +157,7 @@ TENSOR: dict[str, Any] = {
     "stride": lambda x, dim=None: _stride(x, dim),
     "get_device": lambda x: 0 if x.device == "gpu" else -1,
     "data_ptr": lambda x: x.array.ctypes.data if x.device == "cpu" else x.array.data.ptr,
+    "pin_memory": lambda x: x,
     "short": lambda x: x.to("int16"),
     "byte": lambda x: x.to("uint8"),
     "char": lambda x: x.to("int8"),

@@ -10,6 +10,7 @@ from ..space import fill
 from ..types import DTYPES as _DTYPES
 
 manual_seed_all = manual_seed
+OutOfMemoryError = MemoryError
 
 
 def is_available() -> bool:
