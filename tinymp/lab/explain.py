@@ -141,10 +141,10 @@ def _known() -> dict[str, tuple[str, str, Any]]:
 
 
 def _public(module: ModuleType) -> dict[str, Any]:
-    """The functions and classes that a module offers, but for `ops.bind`, which only the package itself calls."""
+    """The functions and classes that a module offers, but for what makes methods of functions in `ops`."""
     listed = getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")]
     found = {name: getattr(module, name, None) for name in listed}  # loads those that load when first named
-    ours = {k: v for k, v in found.items() if isinstance(v, (FunctionType, type)) and v is not ops.bind}
+    ours = {k: v for k, v in found.items() if isinstance(v, (FunctionType, type)) and v not in (ops.bind, ops.in_place)}
     return {k: v for k, v in ours.items() if v.__module__.startswith("tinymp.")}
 
 

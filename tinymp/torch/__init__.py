@@ -110,7 +110,9 @@ class set_grad_enabled:
 
 
 def inference_mode(mode: Any = True) -> Any:
-    """`no_grad`, by its newer name; as a decorator also without brackets. mode=False does nothing."""
+    """`no_grad`, by its newer name; as a decorator also without brackets. mode=False records a graph again, also
+    within `no_grad`, as in PyTorch.
+    """
     if callable(mode):
         return no_grad()(mode)
     return no_grad() if mode else enable_grad()

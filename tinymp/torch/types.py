@@ -63,6 +63,7 @@ class Generator(np.random.Generator):
     def __init__(self, device: Any = "cpu") -> None:
         super().__init__(np.random.PCG64(0))
         self.device = device
+        self._kept: list = []
 
     def manual_seed(self, seed: int) -> Generator:
         """Begin again from this seed."""
@@ -75,7 +76,8 @@ class Generator(np.random.Generator):
         return vars(self).get("_seed", 0)
 
     def __enter__(self) -> None:
-        self._kept, backend.cpu.generator = backend.cpu.generator, self
+        self._kept.append(backend.cpu.generator)
+        backend.cpu.generator = self
 
     def __exit__(self, *error: Any) -> None:
-        backend.cpu.generator = self._kept
+        backend.cpu.generator = self._kept.pop()
