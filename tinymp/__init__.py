@@ -48,67 +48,50 @@ _NAMES = {
     "parallel.batches": "data.loader.SharedBatches",
     "sparse": "SparseRows",
     "torch.convert": "from_torch",
-    "data.more.position": "loader.go_to loader.position",
+    "data.more.loading": "loader.LoadingThreads loader.go_to loader.position",
     "data.more.samplers": """BatchSampler ConcatDataset RandomSampler Sampler SequentialSampler SubsetRandomSampler
         WeightedRandomSampler""",
     "data.more.sequences": "pad_sequence",
-    "data.more.threads": "loader.LoadingThreads",
     "nn.more.attention": "MultiheadAttention",
-    "nn.more.embedding_bag": "EmbeddingBag",
-    "nn.more.functions": """LocalResponseNorm PReLU PixelShuffle Upsample AdaptiveAvgPool1d AdaptiveMaxPool2d AvgPool1d
-        MaxPool1d ReflectionPad1d ReflectionPad2d ReplicationPad1d ReplicationPad2d Unflatten ZeroPad2d ConstantPad2d
-        Dropout1d Dropout2d UpsamplingBilinear2d UpsamplingNearest2d AdaptiveAvgPool2d ELU GELU GLU Hardswish Hardtanh
-        LogSigmoid Mish ReLU6 Softplus""",
-    "nn.more.group_norm": "GroupNorm InstanceNorm1d InstanceNorm2d RMSNorm",
     "nn.more.backward_hook": "hooks.WatchedBackward",
-    "nn.more.gru": "GRU GRUCell LSTMCell",
+    "nn.more.containers": "ModuleDict ParameterDict ParameterList",
+    "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d CTCLoss ConstantPad2d
+        Dropout1d Dropout2d ELU GELU GLU Hardswish Hardtanh HuberLoss KLDivLoss LocalResponseNorm LogSigmoid MaxPool1d
+        Mish PReLU PixelShuffle ReLU6 ReflectionPad1d ReflectionPad2d ReplicationPad1d ReplicationPad2d SmoothL1Loss
+        Softplus Unflatten Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad2d""",
+    "nn.more.group_norm": "GroupNorm InstanceNorm1d InstanceNorm2d RMSNorm",
     "nn.more.init": "init.dirac_ init.eye_ init.orthogonal_ init.trunc_normal_",
     "nn.more.keep": "hooks.call_kept module.policies_kept",
-    "nn.more.lazy": "LazyLinear",
-    "nn.more.loss": "CTCLoss HuberLoss KLDivLoss SmoothL1Loss",
-    "nn.more.module_dict": "ModuleDict ParameterDict",
-    "nn.more.packed": "PackedSequence pack_padded_sequence pack_sequence pad_packed_sequence",
-    "nn.more.parameters": "ParameterList",
-    "nn.more.rnn": "RNN RNNCell",
+    "nn.more.layers": "EmbeddingBag LazyLinear",
+    "nn.more.recurrent": "GRU GRUCell LSTMCell RNN RNNCell",
     "nn.more.transformer": """Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder
         TransformerEncoderLayer""",
-    "nn.more.vector": "parameters_to_vector vector_to_parameters",
-    "ops.more.activation": "elu gelu glu hardswish hardtanh logsigmoid mish prelu relu6 softplus",
-    "ops.more.arithmetic": """addcdiv addcmul addmm atan2 cdist cosine_similarity dot floor_divide fmod lerp mv outer
-        pairwise_distance remainder""",
+    "nn.more.utils": """PackedSequence pack_padded_sequence pack_sequence pad_packed_sequence parameters_to_vector
+        vector_to_parameters""",
+    "ops.more.arithmetic": """addcdiv addcmul addmm atan2 cdist cosine_similarity dot floor_divide fmod lerp mv
+        normalize outer pairwise_distance remainder""",
     "ops.more.attention": "scaled_dot_product_attention",
     "ops.more.ctc": "ctc_loss",
-    "ops.more.divergence": "kl_div",
-    "ops.more.elementary": """acos asin atan ceil celu cosh erf expm1 floor hardsigmoid log10 log1p log2 round selu sinh
-        softsign tan trunc""",
-    "ops.more.dropout": "dropout1d dropout2d",
-    "ops.more.embedding_bag": "embedding_bag",
     "ops.more.einsum": "einsum",
+    "ops.more.embedding_bag": "embedding_bag",
     "ops.more.find": "allclose bincount count_nonzero equal isclose logical_xor nonzero one_hot unique",
-    "ops.more.gather": "gather index_select",
-    "ops.more.group_norm": "group_norm instance_norm rms_norm",
     "ops.more.gru": "gru_cell gru_layer",
-    "ops.more.huber": "huber_loss smooth_l1_loss",
-    "ops.more.local_response_norm": "local_response_norm",
-    "ops.more.logsumexp": "logsumexp",
-    "ops.more.margin": """cosine_embedding_loss gaussian_nll_loss hinge_embedding_loss margin_ranking_loss
-        soft_margin_loss triplet_margin_loss""",
-    "ops.more.moves": """broadcast_to diag diagonal hstack masked_select meshgrid movedim narrow repeat_interleave roll
-        swapaxes take_along_dim tile unflatten vstack""",
-    "ops.more.normalize": "normalize",
-    "ops.more.pool1d": "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d avg_pool1d max_pool1d",
-    "ops.more.prod": "prod",
-    "ops.more.rearrange": "flip tril triu unbind",
+    "ops.more.index": "gather index_select scatter",
+    "ops.more.loss": """cosine_embedding_loss gaussian_nll_loss hinge_embedding_loss huber_loss kl_div
+        margin_ranking_loss smooth_l1_loss soft_margin_loss triplet_margin_loss""",
+    "ops.more.norm": "group_norm instance_norm local_response_norm rms_norm",
+    "ops.more.pool": "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d avg_pool1d max_pool1d unfold",
+    "ops.more.random": "bernoulli dropout1d dropout2d multinomial normal",
+    "ops.more.reduce": "logsumexp norm prod",
     "ops.more.resize": "interpolate pixel_shuffle",
-    "ops.more.sample": "bernoulli multinomial normal",
-    "ops.more.scatter": "scatter",
+    "ops.more.shape": """broadcast_to diag diagonal flip hstack masked_select meshgrid movedim narrow repeat_interleave
+        roll swapaxes take_along_dim tile tril triu unbind unflatten vstack""",
     "ops.more.sort": "argsort sort topk",
-    "ops.more.unfold": "unfold",
-    "ops.more.vector_norm": "norm",
-    "optim.more.cycle": "OneCycleLR ReduceLROnPlateau",
+    "ops.more.unary": """acos asin atan ceil celu cosh elu erf expm1 floor gelu glu hardsigmoid hardswish hardtanh log10
+        log1p log2 logsigmoid mish prelu relu6 round selu sinh softplus softsign tan trunc""",
     "optim.more.rules": "Adadelta Adamax NAdam RAdam",
-    "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR MultiplicativeLR PolynomialLR
-        LinearLR MultiStepLR SequentialLR""",
+    "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LinearLR MultiStepLR MultiplicativeLR
+        OneCycleLR PolynomialLR ReduceLROnPlateau SequentialLR""",
     "vision.boxes": """ops.batched_nms ops.box_iou ops.clip_boxes_to_image ops.decode_boxes ops.encode_boxes ops.nms
         ops.remove_small_boxes""",
     "vision.roi": "ops.roi_align ops.roi_pool",

@@ -16,20 +16,21 @@ from ..tensor import Tensor
 ROOT = __name__.partition(".")[0]
 # Old name of a module -> where its contents are now.
 MOVED = {
+    "data.sequences": "data.more.sequences",
     "nn.activation": "nn",
+    "nn.attention": "nn.more.attention",
+    "nn.embedding_bag": "nn.more.layers",
+    "nn.group_norm": "nn.more.group_norm",
     "nn.padding": "nn",
     "nn.pooling": "nn",
+    "nn.rnn": "nn.more.recurrent",
+    "nn.transformer": "nn.more.transformer",
+    "ops.attention": "ops.more.attention",
     "ops.boxes": "vision.boxes",
+    "ops.group_norm": "ops.more.norm",
     "ops.roi": "vision.roi",
-} | {
-    f"{package}.{name}": f"{package}.more.{name}"
-    for package, names in {
-        "data": "sequences",
-        "nn": "attention embedding_bag group_norm rnn transformer",
-        "ops": "attention group_norm sort",
-        "optim": "cycle",
-    }.items()
-    for name in names.split()
+    "ops.sort": "ops.more.sort",
+    "optim.cycle": "optim.more.schedule",
 }
 # What a module has held that is there still -> where that is now.
 HELD = {
@@ -37,9 +38,9 @@ HELD = {
     for (module, now), names in {
         ("nn.functions", "nn.more.functions"): """AdaptiveAvgPool2d ELU GELU Hardtanh LocalResponseNorm LogSigmoid
             PixelShuffle Softplus Unflatten Upsample ZeroPad2d""",
-        ("nn.recurrent", "nn.more.gru"): "GRU GRUCell LSTMCell",
-        ("nn.loss", "nn.more.loss"): "CTCLoss HuberLoss KLDivLoss SmoothL1Loss",
-        ("nn.containers", "nn.more.module_dict"): "ModuleDict",
+        ("nn.recurrent", "nn.more.recurrent"): "GRU GRUCell LSTMCell",
+        ("nn.loss", "nn.more.functions"): "CTCLoss HuberLoss KLDivLoss SmoothL1Loss",
+        ("nn.containers", "nn.more.containers"): "ModuleDict",
         ("optim.schedule", "optim.more.schedule"): "LinearLR MultiStepLR SequentialLR",
     }.items()
     for name in names.split()

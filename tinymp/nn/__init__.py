@@ -20,15 +20,10 @@ _name_all(globals())
 
 if TYPE_CHECKING:
     from .more.attention import *
-    from .more.embedding_bag import *
+    from .more.containers import *
     from .more.functions import *
     from .more.group_norm import *
-    from .more.gru import *
-    from .more.lazy import *
-    from .more.loss import *
-    from .more.module_dict import *
-    from .more.packed import *
-    from .more.parameters import *
-    from .more.rnn import *
+    from .more.layers import *
+    from .more.recurrent import *
     from .more.transformer import *
-    from .more.vector import *
+    from .more.utils import *

@@ -126,31 +126,20 @@ def _reflected(function: Any) -> Any:
 if TYPE_CHECKING:
     from ..vision.boxes import *
     from ..vision.roi import roi_align, roi_pool
-    from .more.activation import *
     from .more.arithmetic import *
     from .more.attention import scaled_dot_product_attention
     from .more.ctc import ctc_loss
-    from .more.divergence import kl_div
-    from .more.dropout import *
     from .more.einsum import einsum
-    from .more.elementary import *
     from .more.embedding_bag import embedding_bag
     from .more.find import *
-    from .more.gather import gather, index_select
-    from .more.group_norm import group_norm, instance_norm, rms_norm
     from .more.gru import gru_cell, gru_layer
-    from .more.huber import huber_loss, smooth_l1_loss
-    from .more.local_response_norm import local_response_norm
-    from .more.logsumexp import logsumexp
-    from .more.margin import *
-    from .more.moves import *
-    from .more.normalize import normalize
-    from .more.pool1d import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_max_pool2d, avg_pool1d, max_pool1d
-    from .more.prod import prod
-    from .more.rearrange import flip, tril, triu, unbind
+    from .more.index import *
+    from .more.loss import *
+    from .more.norm import *
+    from .more.pool import *
+    from .more.random import *
+    from .more.reduce import *
     from .more.resize import interpolate, pixel_shuffle
-    from .more.sample import bernoulli, multinomial, normal
-    from .more.scatter import scatter
+    from .more.shape import *
     from .more.sort import argsort, sort, topk
-    from .more.unfold import unfold
-    from .more.vector_norm import norm
+    from .more.unary import *

@@ -297,7 +297,7 @@ def test_refusals(act, error, message):
         (lambda: nn.ModuleList(mp.tensor(1.0)), "ModuleList: expected several modules, got Tensor"),
         (lambda: nn.ModuleList(np.array(1.0)), "ModuleList: expected several modules, got ndarray"),
         (lambda: nn.ModuleDict([nn.ReLU()]), "ModuleDict: expected a dict of modules, got list"),
-        (lambda: nn.Unflatten(0, 2.5)(mp.tensor([1.0, 2.0])), "Unflatten: expected integers for `unflattened_size`"),
+        (lambda: nn.Unflatten(0, 2.5)(mp.tensor([1.0, 2.0])), "Unflatten: expected `sizes` to be a list, got float"),
         (lambda: nn.Embedding(3, 2, "0"), "Embedding: expected `padding_idx` to be an integer"),
         (lambda: nn.EmbeddingBag(3, 2, padding_idx="0"), "EmbeddingBag: expected `padding_idx` to be an integer"),
         (lambda: nn.PReLU(1, "a"), "PReLU: expected `init` to be a number, got 'a'"),

@@ -1,4 +1,4 @@
-"""The functions of ops/more/elementary.py: values and gradients, extremes, integers."""
+"""The functions of ops/more/unary.py: values and gradients, extremes, integers."""
 
 import math
 

@@ -1,22 +1,22 @@
-"""Modules beyond those of nn/functions.py: PReLU, which learns its slope, and rows without parameters."""
+"""Modules beyond those of nn/functions.py and nn/loss.py: PReLU, which learns its slope; rows without parameters."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ... import ops
-from ...arguments import axis, integers, name_all, number, sizes, tensor, with_axes
+from ...arguments import integers, name_all, number, with_axes
 from ...tensor import Tensor
 from .. import init as initialise
 from ..functions import Dropout, Function, padded
 from ..init import parameter
 from ..module import Module
 
-__all__ = ["ELU", "GELU", "GLU", "Hardswish", "Hardtanh", "LogSigmoid", "Mish", "PReLU", "ReLU6", "Softplus"]
-__all__ += ["ConstantPad2d", "Dropout1d", "Dropout2d", "LocalResponseNorm", "PixelShuffle", "Upsample"]
-__all__ += ["UpsamplingBilinear2d", "UpsamplingNearest2d"]
-__all__ += ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "MaxPool1d"]
-__all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "Unflatten", "ZeroPad2d"]
+__all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "CTCLoss", "ConstantPad2d"]
+__all__ += ["ELU", "GELU", "GLU", "Dropout1d", "Dropout2d", "Hardswish", "Hardtanh", "HuberLoss", "KLDivLoss"]
+__all__ += ["LocalResponseNorm", "LogSigmoid", "MaxPool1d", "Mish", "PReLU", "PixelShuffle", "ReLU6"]
+__all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "SmoothL1Loss", "Softplus"]
+__all__ += ["Unflatten", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad2d"]
 
 
 class ReLU6(Function, op=ops.relu6):
@@ -104,14 +104,12 @@ class AdaptiveMaxPool2d(Function, op=ops.adaptive_max_pool2d):
 
 
 def unflatten(input: Tensor, dim: int, unflattened_size: Any) -> Tensor:
-    """input with axis dim split into axes of lengths unflattened_size."""
-    d = axis("Unflatten", dim, tensor("Unflatten", "input", input).ndim)
-    lengths = sizes("Unflatten", "unflattened_size", (unflattened_size,), {})
-    return ops.reshape(input, (*input.shape[:d], *lengths, *input.shape[d + 1 :]))
+    """`ops.unflatten` with the module's name of `sizes`."""
+    return ops.unflatten(input, dim, unflattened_size)
 
 
 class Unflatten(Function, op=unflatten):
-    """Split axis dim into axes of lengths unflattened_size (one may be -1). See `ops.reshape`."""
+    """Split axis dim into axes of lengths unflattened_size (one may be -1). See `ops.unflatten`."""
 
 
 class Dropout1d(Dropout):
@@ -179,6 +177,25 @@ class PReLU(Module):
 
     def extra_repr(self) -> str:
         return f"num_parameters={self.num_parameters}"
+
+
+class SmoothL1Loss(Function, op=ops.smooth_l1_loss, inputs=2):
+    """Quadratic below beta, linear above, with slope 1. See `ops.smooth_l1_loss`."""
+
+
+class HuberLoss(Function, op=ops.huber_loss, inputs=2, without=("weight",)):
+    """Quadratic below delta, linear above, with slope delta. See `ops.huber_loss`."""
+
+
+class KLDivLoss(Function, op=ops.kl_div, inputs=2):
+    """target (ln target - input), for log-probabilities input. See `ops.kl_div`."""
+
+
+class CTCLoss(Function, op=ops.ctc_loss, inputs=4):
+    """-ln of the probability of targets under all alignments with log_probs. See `ops.ctc_loss`.
+
+    forward takes log_probs (T, N, C), targets, input_lengths and target_lengths.
+    """
 
 
 name_all(globals())

@@ -16,10 +16,22 @@ from ..pointwise import DivRounded, add, broadcastable, clamp, div, mul, numeric
 from ..reduce import sum as total
 from ..shape import expand, unsqueeze
 from ..unary import promoted
-from .vector_norm import norm
+from .reduce import norm
 
-__all__ = ["addcdiv", "addcmul", "addmm", "atan2", "cdist", "cosine_similarity", "dot", "floor_divide", "fmod", "lerp"]
-__all__ += ["mv", "outer", "pairwise_distance", "remainder"]
+__all__ = [
+    "addcdiv",
+    "addcmul",
+    "addmm",
+    "atan2",
+    "cdist",
+    "cosine_similarity",
+    "dot",
+    "floor_divide",
+    "fmod",
+    "lerp",
+    "mv",
+]
+__all__ += ["normalize", "outer", "pairwise_distance", "remainder"]
 
 
 class Remainder(Op):
@@ -206,6 +218,13 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = _MODES[0])
         raise ValueError(f"cdist: expected (..., m, k) and (..., n, k), got shapes {a.shape} and {b.shape}")
     pair = wide(a, b)
     return _like(norm(sub(unsqueeze(pair[0], -2), unsqueeze(pair[1], -3)), p, -1), x1)
+
+
+def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
+    """input / max(its p-norm along dim, eps), p as in `norm`; of FP32 ops (there eps is not 0), rounded once."""
+    x, least = floating("normalize", "input", input), number("normalize", "eps", eps, 0)
+    d, (v,) = axis("normalize", dim, x.ndim or 1), wide(x)
+    return _like(div(v, clamp(norm(v, p, d if x.ndim else None, True), least)), x)
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:

@@ -6,7 +6,6 @@ import numpy as np
 
 from ... import backend
 from ...arguments import choice, flag, floating, name_all, tensor
-from ...dtypes import HALVES
 from ...precision import reduce
 from ...tensor import Tensor
 from ..embedding import embedding, row
@@ -14,6 +13,7 @@ from ..pointwise import div, masked_fill, mul
 from ..reduce import max as largest
 from ..reduce import sum as total
 from ..shape import reshape
+from .arithmetic import wide
 
 
 def embedding_bag(
@@ -71,10 +71,10 @@ def embedding_bag(
     if mode == "max" and index.shape[1]:
         highest = largest(masked_fill(found, left_out, -float("inf")), 1).values
         return masked_fill(highest, Tensor(~counted.any(axis=1)[:, None]), 0)
-    wide = masked_fill(found.float() if found.dtype in HALVES else found, left_out, 0)  # rounded on the last line
+    rows = masked_fill(wide(found)[0], left_out, 0)  # rounded on the last line
     if factors is not None:
-        wide = mul(wide, masked_fill(reshape(factors.to(wide.dtype), (*factors.shape, 1)), left_out, 0))
-    y = total(wide, 1)
+        rows = mul(rows, masked_fill(reshape(factors.to(rows.dtype), (*factors.shape, 1)), left_out, 0))
+    y = total(rows, 1)
     if mode == "mean":
         y = div(y, Tensor(xp.maximum(reduce(counted, 1, "sum"), 1)))
     return y.to(found.dtype)

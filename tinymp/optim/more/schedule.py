@@ -1,18 +1,22 @@
-"""Further schedules, and SequentialLR, which runs others one after the other."""
+"""Schedules beyond those of optim/schedule.py: most follow t, SequentialLR runs others one after the other,
+ReduceLROnPlateau follows a metric.
+"""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
-from ...arguments import count, instance, listed, name_all, number
+from ...arguments import choice, count, flag, instance, listed, name_all, named, number, same_keys, whole
 from ..optimizer import Optimizer
+from ..result import StepResult, any_applied
 from ..schedule import LambdaLR, Schedule
 
-__all__ = ["ConstantLR", "CosineAnnealingWarmRestarts", "ExponentialLR", "LinearLR", "MultiStepLR", "MultiplicativeLR"]
-__all__ += ["PolynomialLR", "SequentialLR"]
+__all__ = ["ConstantLR", "CosineAnnealingWarmRestarts", "ExponentialLR", "LinearLR", "MultiStepLR"]
+__all__ += ["MultiplicativeLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR"]
 
 
 def _milestones(op: str, milestones: Any) -> list[int]:
@@ -145,6 +149,168 @@ class SequentialLR(Schedule):
     def _set(self, t: int, base_lrs: list[float]) -> None:
         one, own = self._at(t)
         one._set(own, base_lrs)  # OneCycleLR sets more than rates
+
+
+class OneCycleLR(Schedule):
+    """From max_lr / div_factor up to max_lr in pct_start of all steps, then down to the first rate / final_div_factor.
+
+    (Smith & Topin, 2018.) With three_phase the rate first falls back to the first one, in as many steps as it rose.
+    There are total_steps steps, or epochs times steps_per_epoch; ValueError beyond. anneal_strategy: "cos" or "linear".
+    cycle_momentum: momentum (Adam: beta1) moves the other way, from max_momentum to base_momentum and back. max_lr and
+    the momenta may be lists, with one value per group.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        max_lr: float | Sequence[float],
+        total_steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int | None = None,
+        pct_start: float = 0.3,
+        anneal_strategy: str = "cos",
+        cycle_momentum: bool = True,
+        base_momentum: float | Sequence[float] = 0.85,
+        max_momentum: float | Sequence[float] = 0.95,
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+        three_phase: bool = False,
+    ) -> None:
+        name, groups = "OneCycleLR", getattr(optimizer, "param_groups", [])
+        given = {"epochs": epochs, "steps_per_epoch": steps_per_epoch}
+        factors = [count(name, field, n) for field, n in given.items() if n is not None]
+        if total_steps is None and len(factors) < 2:
+            raise ValueError(f"{name}: expected total_steps, or epochs and steps_per_epoch")
+        self.total_steps = count(name, "total_steps", math.prod(factors) if total_steps is None else total_steps)
+        self.pct_start = number(name, "pct_start", pct_start, 0, 1)
+        self.three_phase = flag(name, "three_phase", three_phase)
+        self.anneal_strategy = choice(name, "anneal_strategy", anneal_strategy, ("cos", "linear"))
+        self.div_factor = number(name, "div_factor", div_factor, 0, above=True)
+        self.final_div_factor = number(name, "final_div_factor", final_div_factor, 0, above=True)
+        self.max_lrs = _per_group(name, "max_lr", max_lr, len(groups))
+        low = _per_group(name, "base_momentum", base_momentum, len(groups), 1)
+        high = _per_group(name, "max_momentum", max_momentum, len(groups), 1)
+        self.momenta = list(zip(low, high)) if flag(name, "cycle_momentum", cycle_momentum) else []
+        if self.momenta and any("momentum" not in g and "betas" not in g for g in groups):
+            raise ValueError(f"{name}: expected an optimizer with momentum or betas for cycle_momentum=True")
+        if isinstance(optimizer, Optimizer):
+            for group, rate in zip(groups, self.max_lrs):
+                group["initial_lr"] = rate / self.div_factor
+        super().__init__(optimizer)
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        return self._along(t, base, self.max_lrs[group], base / self.final_div_factor)
+
+    def _along(self, t: int, first: float, top: float, last: float) -> float:
+        """The value at t of a quantity that goes from `first` to `top` to `last`."""
+        if t > self.total_steps:
+            raise ValueError(f"OneCycleLR: expected at most {self.total_steps} steps, got {t}")
+        up, end = self.pct_start * self.total_steps - 1, self.total_steps - 1
+        back = [(2 * up, first)] if self.three_phase else []
+        points = [(0.0, first), (up, top), *back, (float(end), last)]
+        start, a, until, b = next((*x, *y) for x, y in pairwise(points) if t <= y[0] or y is points[-1])
+        done = min((t - start) / (until - start), 1.0) if until > start else 1.0
+        return a + (b - a) * ((1 - math.cos(math.pi * done)) / 2 if self.anneal_strategy == "cos" else done)
+
+    def _set(self, t: int, base_lrs: list[float]) -> None:
+        super()._set(t, base_lrs)
+        for group, (low, high) in zip(self.optimizer.param_groups, self.momenta):
+            momentum = self._along(t, high, low, high)
+            if "betas" in group:
+                group["betas"] = (momentum, *group["betas"][1:])
+            else:
+                group["momentum"] = momentum
+
+
+def _per_group(name: str, field: str, value: Any, groups: int, most: float = math.inf) -> list[float]:
+    values = list(value) if isinstance(value, (list, tuple)) else [value] * groups
+    if len(values) != groups:
+        raise ValueError(f"{name}: expected a {field} for each of {groups} groups, got {len(values)}")
+    return [number(name, field, v, 0, most) for v in values]
+
+
+class ReduceLROnPlateau(Schedule):
+    """Multiplies the rates by `factor` when a metric has not become better for more than `patience` calls of `step`.
+
+    mode: "min" (smaller is better) or "max". A metric counts as better if it beats the best so far by more than
+    threshold, relative to it (threshold_mode "rel") or absolute ("abs"). After a cut, `cooldown` calls are not counted.
+    min_lr: a floor, or one per group; a cut by less than eps is not made.
+
+    best            the best metric so far
+    num_bad_epochs  calls since then, without those of a cooldown
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        mode: str = "min",
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        threshold_mode: str = "rel",
+        cooldown: int = 0,
+        min_lr: float | Sequence[float] = 0.0,
+        eps: float = 1e-8,
+    ) -> None:
+        name = "ReduceLROnPlateau"
+        super().__init__(optimizer)
+        self.mode = choice(name, "mode", mode, ("min", "max"))
+        self.threshold_mode = choice(name, "threshold_mode", threshold_mode, ("rel", "abs"))
+        self.factor, self.threshold = number(name, "factor", factor, 0), number(name, "threshold", threshold, 0)
+        if self.factor >= 1:
+            raise ValueError(f"{name}: expected factor below 1, got {factor!r}")
+        self.patience, self.cooldown = whole(name, "patience", patience), whole(name, "cooldown", cooldown)
+        self.min_lrs = _per_group(name, "min_lr", min_lr, len(optimizer.param_groups))
+        self.eps = number(name, "eps", eps, 0)
+        self.best = math.inf if mode == "min" else -math.inf
+        self.num_bad_epochs = self.cooldown_counter = 0
+
+    def _set(self, t: int, base_lrs: list[float]) -> None:
+        """The rates follow the metric, not t."""
+
+    @named
+    def step(self, metrics: Any, *results: StepResult) -> None:  # type: ignore[override]
+        """Look at a metric (a number or a tensor of one element); given results of steps, only if one is APPLIED."""
+        if not any_applied("ReduceLROnPlateau.step", results):
+            return
+        if not hasattr(metrics, "__float__"):
+            raise TypeError(f"ReduceLROnPlateau.step: expected `metrics` to be a number, got {metrics!r}")
+        metric = float(metrics)
+        self.last_epoch += 1
+        if self._better(metric):
+            self.best, self.num_bad_epochs = metric, 0
+        else:
+            self.num_bad_epochs += 1
+        if self.cooldown_counter > 0:
+            self.cooldown_counter, self.num_bad_epochs = self.cooldown_counter - 1, 0
+        if self.num_bad_epochs > self.patience:
+            self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+            for group, floor in zip(self.optimizer.param_groups, self.min_lrs):
+                rate = max(group["lr"] * self.factor, floor)
+                group["lr"] = rate if group["lr"] - rate > self.eps else group["lr"]
+
+    def _better(self, metric: float) -> bool:
+        sign, best = 1 if self.mode == "min" else -1, self.best
+        bound = best - sign * self.threshold if self.threshold_mode == "abs" else best * (1 - sign * self.threshold)
+        return sign * metric < sign * bound
+
+    _STATE = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it has seen, and the rates; patience and the other options belong to the constructor."""
+        return {name: getattr(self, name) for name in self._STATE} | {"lrs": self.get_last_lr()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned, and set the rates. ValueError if keys or groups differ."""
+        where = "ReduceLROnPlateau.load_state_dict"
+        same_keys(where, "state_dict", state_dict, {*self._STATE, "lrs"})
+        rates = _per_group(where, "lrs", listed(where, "lrs", state_dict["lrs"]), len(self.optimizer.param_groups))
+        counts = {name: whole(where, name, state_dict[name]) for name in self._STATE[1:]}
+        best = state_dict["best"]  # infinite before the first step
+        best = best if isinstance(best, float) and math.isinf(best) else number(where, "best", best)
+        vars(self).update(counts, best=float(best))
+        for group, rate in zip(self.optimizer.param_groups, rates):
+            group["lr"] = rate
 
 
 name_all(globals())

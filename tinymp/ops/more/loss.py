@@ -1,4 +1,4 @@
-"""Losses of margins and distances, and Gaussian likelihoods, made of FP32 ops. Like all losses FP32 for FP16 inputs."""
+"""Losses of distances, margins and distributions, like all losses FP32 for FP16 inputs (NVG section 2.3.1)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,97 @@ import math
 from typing import Any
 
 from ...arguments import choice, flag, floating, name_all, number, tensor
+from ...autograd import Array
 from ...grad_mode import no_grad
 from ...tensor import Tensor
 from ..compare import any as some
-from ..compare import lt, ne
-from ..pointwise import add, broadcastable, clamp, div, minimum, mul, neg, sub, where
+from ..compare import eq, lt, ne
+from ..loss import Elementwise, check_reduction, elementwise
+from ..pointwise import add, broadcastable, clamp, div, masked_fill, minimum, mul, neg, sub, where
 from ..reduce import mean
 from ..reduce import sum as total
 from ..shape import unsqueeze
-from ..unary import log, square
-from .activation import softplus
+from ..unary import exp, log, square
 from .arithmetic import cosine_similarity, pairwise_distance, wide
+from .unary import softplus
 
-__all__ = ["cosine_embedding_loss", "gaussian_nll_loss", "hinge_embedding_loss", "margin_ranking_loss"]
-__all__ += ["soft_margin_loss", "triplet_margin_loss"]
+__all__ = ["cosine_embedding_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div"]
+__all__ += ["margin_ranking_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss"]
+
+
+class HuberLoss(Elementwise):
+    """f = d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), with d = x - t;  f_x = d within [-delta, delta].
+
+    With c = min(|d|, delta) both branches are c (|d| - c / 2).
+    """
+
+    name = "huber_loss"
+
+    def f(self, x: Array, t: Array) -> Array:
+        d = self.xp.abs(x - t)
+        c = self.xp.minimum(d, self.delta)
+        return c * (d - 0.5 * c)
+
+    def f_x(self, x: Array, t: Array) -> Array:
+        return self.xp.clip(x - t, -self.delta, self.delta)
+
+
+class SmoothL1Loss(HuberLoss):
+    """Huber's f and f_x divided by delta, here called beta; at beta = 0 the limit, |d| and sign d."""
+
+    name = "smooth_l1_loss"
+
+    def f(self, x: Array, t: Array) -> Array:
+        return super().f(x, t) / self.delta if self.delta else self.xp.abs(x - t)
+
+    def f_x(self, x: Array, t: Array) -> Array:
+        return super().f_x(x, t) / self.delta if self.delta else self.xp.sign(x - t)
+
+
+def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """d^2 / (2 beta) where d = |input - target| < beta, else d - beta / 2, in FP32 (Girshick, 2015).
+
+    beta = 0 is `l1_loss`. ValueError unless both have one shape and beta is at least 0.
+    """
+    op = "smooth_l1_loss"
+    beta = number(op, "beta", beta, 0)
+    return elementwise(SmoothL1Loss, input, target, None, reduction, delta=beta)
+
+
+def huber_loss(
+    input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
+) -> Tensor:
+    """weight d^2 / 2 where d = |input - target| <= delta, else weight delta (d - delta / 2), in FP32 (Huber, 1964).
+
+    "mean" divides by the number of elements, also with weights (as in PyTorch). weight gets no gradient. ValueError
+    unless all have one shape and delta is positive.
+    """
+    op = "huber_loss"
+    delta = number(op, "delta", delta, 0, above=True)
+    return elementwise(HuberLoss, input, target, weight, reduction, delta=delta)
+
+
+def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """target (ln target - input), the terms of the Kullback-Leibler divergence, for log-probabilities input; in FP32.
+
+    target: of input's shape, probabilities, or with log_target their logarithms. A term with target 0 is 0.
+    reduction: "none", "sum", "mean" over all elements, or "batchmean", the sum divided by input.shape[0]: the
+    divergence itself.
+    ValueError for other shapes. PyTorch broadcasts; losses here do not.
+    """
+    op = "kl_div"
+    choice(op, "reduction", reduction, ("none", "mean", "sum", "batchmean"))
+    if floating(op, "input", input).shape != floating(op, "target", target).shape:
+        raise ValueError(f"{op}: expected target.shape == input.shape, got {target.shape} and {input.shape}")
+    x, t = wide(input, target)
+    if flag(op, "log_target", log_target):
+        terms = mul(exp(t), sub(t, x))
+    else:
+        none = eq(t, 0)  # there the term is 0 (1 ln 1 - 0), whatever the input is
+        terms = mul(t, sub(log(masked_fill(t, none, 1)), masked_fill(x, none, 0)))
+    if reduction != "batchmean":
+        return _reduced(op, terms, reduction)
+    return div(total(terms), max(input.shape[0], 1) if input.ndim else 1)
 
 
 def _inputs(op: str, *named: tuple[str, Any]) -> list[Tensor]:
@@ -35,8 +112,8 @@ def _signs(op: str, target: Any, like: Tensor) -> Tensor:
 
 
 def _reduced(op: str, terms: Tensor, reduction: Any) -> Tensor:
-    how = choice(op, "reduction", reduction, ("none", "mean", "sum"))
-    return terms if how == "none" else mean(terms) if how == "mean" else total(terms)
+    check_reduction(op, reduction, terms)
+    return terms if reduction == "none" else mean(terms) if reduction == "mean" else total(terms)
 
 
 def margin_ranking_loss(

@@ -1,18 +1,23 @@
-"""Packed sequences, as in torch.nn.utils.rnn: the steps of sequences of different lengths without padding."""
+"""Packed sequences, as in torch.nn.utils.rnn: the steps of sequences of different lengths without padding. And all
+parameters as one vector, as in torch.nn.utils.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ... import backend, ops
 from ...arguments import constant, flag, instance, listed, name_all, tensor
+from ...grad_mode import no_grad
 from ...ops.recurrent import sequence_lengths
+from ...parameter import Parameter
 from ...tensor import Tensor
 
-__all__ = ["PackedSequence", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence"]
+__all__ = ["PackedSequence", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence", "parameters_to_vector"]
+__all__ += ["vector_to_parameters"]
 
 
 class PackedSequence(NamedTuple):
@@ -123,6 +128,28 @@ def run(layer: Callable, batch_first: bool, packed: PackedSequence, *states: Any
     y, after = layer(x, *states, lengths)
     y, order = y.transpose(0, 1) if batch_first else y, packed.sorted_indices
     return _packed(y, lengths.numpy(), None if order is None else order.numpy()), after
+
+
+def parameters_to_vector(parameters: Iterable[Parameter]) -> Tensor:
+    """Their working copies one after the other, (sum of their sizes,), in the graph. Masters are not in it."""
+    return ops.cat([p.reshape(-1) for p in listed("parameters_to_vector", "parameters", parameters)])
+
+
+def vector_to_parameters(vec: Tensor, parameters: Iterable[Parameter]) -> None:
+    """Write parts of vec into the parameters, in their order: into masters, and rounded into working copies.
+
+    ValueError unless vec has as many elements as all of them.
+    """
+    name = "vector_to_parameters"
+    params, flat = listed(name, "parameters", parameters), tensor(name, "vec", vec)
+    total = sum(p.array.size for p in params)
+    if flat.shape != (total,):
+        raise ValueError(f"{name}: expected `vec` of shape ({total},), got {flat.shape}")
+    start = 0
+    with no_grad():
+        for p in params:
+            p.copy_(flat[start : start + p.array.size].reshape(p.shape))
+            start += p.array.size
 
 
 name_all(globals())

@@ -1,17 +1,44 @@
-"""ModuleDict and ParameterDict: a dict of modules, a dict of parameters."""
+"""ModuleDict, ParameterDict and ParameterList: modules or parameters by name, parameters by number."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...arguments import name_all
 from ...parameter import Parameter
 from ...tensor import Tensor
+from ..containers import PartList
 from ..module import Module
-from .parameters import as_parameter
 
-__all__ = ["ModuleDict", "ParameterDict"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["ModuleDict", "ParameterDict", "ParameterList"]
+
+
+class ParameterList(PartList):
+    """A list of parameters, which count as its own. Indexing, slicing, `append`, `extend`, `len`.
+
+    A Tensor becomes a Parameter, which copies it. TypeError for anything else.
+    """
+
+    kind = Parameter
+
+    def __init__(self, values: Iterable[Tensor] | None = None) -> None:
+        super().__init__()
+        self.extend(() if values is None else values)
+
+    def append(self, value: Tensor) -> Self:
+        return super().append(as_parameter(value))
+
+    def __setitem__(self, index: int, value: Tensor) -> None:
+        super().__setitem__(index, as_parameter(value))
+
+
+def as_parameter(value: Any) -> Any:
+    """A Parameter of a Tensor; anything else as it is."""
+    return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
 
 
 class _Dict(Module):

@@ -1,0 +1,71 @@
+"""EmbeddingBag, and LazyLinear, which learns in_features from its first input."""
+
+from __future__ import annotations
+
+from ... import backend, ops
+from ...arguments import choice, flag, floating, name_all
+from ...parameter import replace
+from ...tensor import Tensor
+from ..layers import Embedding, Linear
+
+__all__ = ["EmbeddingBag", "LazyLinear"]
+
+
+class EmbeddingBag(Embedding):
+    """The "sum", "mean" or "max" of the rows of weight (num_embeddings, embedding_dim) that each bag names.
+
+    weight starts standard normal; the row padding_idx starts at zero, counts in no bag and gets no gradient. See
+    `ops.embedding_bag`, also for forward's arguments.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        mode: str = "mean",
+        sparse: bool = False,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+    ) -> None:
+        super().__init__(num_embeddings, embedding_dim, padding_idx, sparse=sparse)
+        self.mode = choice("EmbeddingBag", "mode", mode, ("sum", "mean", "max"))
+        self.include_last_offset = flag("EmbeddingBag", "include_last_offset", include_last_offset)
+
+    def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        return ops.embedding_bag(
+            input,
+            self.weight,
+            offsets,
+            mode=self.mode,
+            sparse=self.sparse,
+            per_sample_weights=per_sample_weights,
+            include_last_offset=self.include_last_offset,
+            padding_idx=self.padding_idx,
+        )
+
+
+class LazyLinear(Linear):
+    """A Linear whose in_features is the length of the last axis of its first input, at which it becomes a Linear.
+
+    Until then its weight is (out_features, 0). Parameters stay the same objects, with the device and the policy that
+    they have: an optimizer and `policy.cast` may come before the first input. `load_state_dict` may not: it refuses
+    the weight's shape.
+    """
+
+    def __init__(self, out_features: int, bias: bool = True) -> None:
+        super().__init__(0, out_features, bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if floating("LazyLinear", "input", input).ndim == 0:
+            raise ValueError("LazyLinear: expected `input` to have at least 1 axis, got shape ()")
+        made = Linear(input.shape[-1], self.out_features, self.bias is not None)
+        for p, drawn in zip(self.parameters(), made.parameters()):
+            replace([(drawn, drawn.moved_to(backend.of(p.array).name))])
+            replace([(p, drawn.cast_to(p.policy))])
+        y = super().forward(input)  # where it fails, the layer stays lazy
+        self.in_features, self.__class__ = made.in_features, Linear  # type: ignore[assignment]
+        return y
+
+
+name_all(globals())
