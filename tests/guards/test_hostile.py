@@ -76,7 +76,8 @@ def test_every_message_begins_with_what_was_called(files):
         plain = name.rpartition(".")[2]
         target = by_name.get(name) or by_name.get(plain) or fuzz.Target(name, print, (plain, name.split(".")[0]))
         message = RuntimeError(expected.partition(": ")[2])
-        own = type(eval(call.split(".")[0], hostile.names())).__name__ if call.split(".")[0].isidentifier() else ""
+        of = call.split(".")[0]
+        own = type(eval(of, hostile.names())).__name__ if of.removesuffix("()").isidentifier() else ""
         if not fuzz.names(message, target._replace(says=(*target.says, plain, own or plain))):
             strangers.append(f"{call}: {expected}")
     assert not strangers, "\n".join(strangers)
