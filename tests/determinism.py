@@ -40,6 +40,7 @@ MORE = {  # of some ops, by name or class, besides what their kinds (forward's a
     "dropout scaled_dot_product_attention": ("batch seed", "batch seed"),
     "scatter": ("", "race"),
     "sync_batch_norm": ("processes", "processes"),
+    "Function": (" ".join(MEANS), " ".join(MEANS)),  # a program's own
 }
 
 

@@ -143,9 +143,9 @@ def _open(package: dict[str, _Any]) -> None:
             package[name] = found = _find(held[name])
             return found
         hint = "" if name.startswith("_") else _instead(owner, name, __dir__())
-        # `from owner import name` would drop the text of an AttributeError, but for a submodule it has to be one
-        named = hint and _sys._getframe(1).f_code.co_name == "_handle_fromlist" and not _find_spec(f"{owner}.{name}")
-        raise (ImportError if named else AttributeError)(f"{owner} has no attribute '{name}'{hint and '; '}{hint}")
+        raise (_arguments.no_attribute if hint else AttributeError)(
+            f"{owner} has no attribute '{name}'{hint and '; '}{hint}"
+        )
 
     def __dir__() -> list[str]:
         return sorted({*package, *held})

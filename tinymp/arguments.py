@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from numbers import Real
+from opcode import opmap
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
@@ -31,6 +32,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K")
 TOO_LARGE = ("Maximum allowed ", "array is too big")  # NumPy's words, beyond what has an address
 RAISED = (IndexError, TypeError, ValueError, RuntimeError, MemoryError)
+
+
+def no_attribute(message: str) -> Exception:
+    """An AttributeError; an ImportError in `from module import name`, which drops the text of an AttributeError."""
+    asks = sys._getframe(2)
+    return (ImportError if asks.f_code.co_code[asks.f_lasti] == opmap["IMPORT_FROM"] else AttributeError)(message)
 
 
 def named(function: F) -> F:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..autograd import Op as _Op
 from ..grad_mode import enable_grad as enable_grad
 from ..grad_mode import no_grad as no_grad
+from ..precision import POINTWISE as _POINTWISE
 from ..tensor import Tensor
 from ..tensor import uses as _uses
 from .different import SECOND as _SECOND
@@ -55,6 +57,59 @@ def grad(
 
 def _leaves(outputs: list) -> list:
     return [leaf for y in outputs if y.grad_fn is not None for leaf, _ in _uses(y.grad_fn).values()]
+
+
+class Function:
+    """An op that a program defines: static methods forward(ctx, *args) and backward(ctx, *gradients), on Tensors.
+
+    ctx is one call: save_for_backward, saved_tensors, needs_input_grad, and whatever forward keeps on it. Results with
+    gradients have the dtype of the Tensors that come in, which is FP16 in a mixed model: TypeError for others.
+    """
+
+    forward: Any
+    backward: Any
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        """forward(ctx, *args), recorded in the graph."""
+        tensors = [a for a in args if isinstance(a, Tensor)]
+        return _Call.apply(*tensors, function=cls, given=[_Call if isinstance(a, Tensor) else a for a in args])
+
+
+class _Context:
+    saved_tensors: tuple = ()
+    needs_input_grad: tuple = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+
+class _Call(_Op):
+    """A call of a Function, on the mathematics that a program gives it. In `given`, this class stands for each Tensor."""
+
+    kind, name, arguments = _POINTWISE, "Function", ("args",)
+
+    def forward(self, *arrays: Any, function: Any, given: list) -> Any:
+        self.name = function.__name__
+        tensors, needs, self.context = iter(arrays), iter(self.needs or arrays), _Context()
+        self.context.needs_input_grad = tuple(a is _Call and next(needs) is True for a in given)
+        with no_grad():
+            y = function.forward(self.context, *[Tensor(next(tensors)) if a is _Call else a for a in given])
+        self.save(*[x if x is None else x.array for x in self.context.saved_tensors])
+        self.context.saved_tensors = ()  # backward frees what `save` keeps
+        # views, so that a result that is an argument shares its count of changes
+        y = tuple([x.array.view() for x in (y if isinstance(y, tuple) else (y,))])
+        self.made = [(x.shape, x.dtype) for x in y]
+        return y if len(y) > 1 else y[0]
+
+    def backward(self, *dy: Any) -> Any:
+        self.context.saved_tensors = tuple([x if x is None else Tensor(x) for x in self.saved])
+        dy = tuple([Tensor(self.xp.zeros(*made) if g is None else g) for g, made in zip(dy, self.made)])
+        with no_grad():
+            found = self.function.backward(self.context, *dy)
+        self.context.saved_tensors = ()
+        found = found if isinstance(found, tuple) else (found,)
+        return tuple([g if g is None else g.array for g, a in zip(found, self.given) if a is _Call])
 
 
 class set_detect_anomaly:

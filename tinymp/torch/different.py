@@ -21,7 +21,6 @@ DIFFERENT = {
     **dict.fromkeys(["fft", "complex", "view_as_complex", "view_as_real", "polar", "complex64", "cfloat"], _COMPLEX),
     **dict.fromkeys(["jit", "fx", "onnx", "export", "_dynamo"], _COMPILE),
     **dict.fromkeys(["func", "autograd.functional"], SECOND),
-    "autograd.Function": "derive from tinymp.autograd.Op, which has forward and backward on arrays",
     "hub": "build the model here and read its weights with tinymp.load_weights, or convert it with tinymp.from_torch",
     "optim.LBFGS": "it calls the loss several times a step, which loss scaling does not know; use optim.Adam",
     "optim.SparseAdam": "optim.Adam takes sparse gradients",

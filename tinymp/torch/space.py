@@ -6,6 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from ..arguments import no_attribute
 from . import different
 
 try:
@@ -26,7 +27,7 @@ def fill(module: dict[str, Any], title: str, table: dict[str, str], parts: str =
             return import_module(f"{here}.{name}")
         if name not in table:
             said = different.why(f"{title}.{name}") or (hints.why(title, name) if hints else "")
-            raise AttributeError(f"{title} has no attribute '{name}' in tinymp{said}")
+            raise no_attribute(f"{title} has no attribute '{name}' in tinymp{said}")
         owner, _, last = table[name].rpartition(".")
         module[name] = found = getattr(import_module(f"{root}.{owner}"), last)
         return found
