@@ -66,7 +66,9 @@ def shown(path: str) -> str:
 
 def listed(module: str) -> list[str]:
     """The names in a module's __all__, which grows by +=."""
-    body = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8")).body
+    path = ROOT / module.replace(".", "/")
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    body = ast.parse(path.read_text("utf-8")).body
     ends = {ast.Assign: lambda node: node.targets[0], ast.AugAssign: lambda node: node.target}
     found = [node.value for node in body if type(node) in ends and ast.unparse(ends[type(node)](node)) == "__all__"]
     return [name for names in found for name in ast.literal_eval(names)]

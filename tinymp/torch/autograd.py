@@ -85,7 +85,7 @@ class _Context:
 
 
 class _Call(_Op):
-    """A call of a Function, on the mathematics that a program gives it. In `given`, this class stands for each Tensor."""
+    """A call of a Function, by the mathematics of a program. In `given`, this class stands for each Tensor."""
 
     kind, name, arguments = _POINTWISE, "Function", ("args",)
 
