@@ -1,6 +1,6 @@
 """How far tinymp speaks PyTorch: PyTorch's own sample inputs, run through both (`pip install -e ".[peer]"`).
 
-    python -m benchmarks.conformance [--quick] [--verbose] [--out FILE]
+    python -m benchmarks.conformance [--face] [--quick] [--verbose] [--out FILE]
 
 The samples are those that PyTorch tests itself with: its OpInfo database (for every op of which tinymp.ops or Tensor
 has the function of that name: forward and gradients), its ModuleInfo and its OptimizerInfo, in float32 on the CPU. Each
@@ -16,12 +16,17 @@ sample is counted as
 Arrays, and the gradients that backward begins with, are given exactly as PyTorch's `.numpy()` gives them: its memory.
 
 Of what RANDOM names (dropout, uninitialised memory, ...) only shapes and dtypes are compared.
+
+With --face the samples of all ops are run as a PyTorch program writes them, by PyTorch's path in tinymp.torch:
+functions, methods of Tensor, methods in place (their input is compared, too), and further names of all of them. Names
+that tinymp does not have are listed.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import importlib
 import pathlib
 import re
 import sys
@@ -29,6 +34,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,28 +57,30 @@ try:
 except ImportError as error:
     raise ImportError(f"benchmarks.conformance: {error}; {hint('peer')}") from error
 
-RESULTS = pathlib.Path(__file__).parent / "results" / "conformance.json"
-TARGETS = {"op": 97.0, "module": 99.0, "optimizer": 99.0}  # percent of the samples that are not excluded
+RESULTS = pathlib.Path(__file__).parent / "results"
+# Percent of the samples that are not excluded
+TARGETS = {"op": 97.0, "module": 99.0, "optimizer": 99.0, "function": 97.0, "method": 97.0, "in-place method": 90.0}
 CLEAR = (TypeError, ValueError, IndexError, RuntimeError)
 STEPS = 5  # of an optimizer
+FACE: Any = None  # tinymp.torch, once it is asked for
 
-RANDOM = re.compile(r"(^|\.)(empty|new_empty|rand|normal$|bernoulli|multinomial)|dropout|rrelu")
+RANDOM = re.compile(r"(^|\.)(empty|new_empty|rand|normal$|bernoulli|multinomial)|dropout|rrelu|uniform_|normal_")
 
 # What a sample may use that a library of dense real tensors does not have.
 EXCLUDED: dict[str, Callable[[Any], bool]] = {
     "complex numbers": lambda x: getattr(x, "is_complex", False) is True or getattr(x, "dtype", x) in COMPLEX,
     "sparse layouts": lambda x: getattr(x, "layout", x) in SPARSE,
-    "torch.memory_format, a wish for an order in memory": lambda x: isinstance(x, torch.memory_format),
+    "torch.memory_format, a wish for an order in memory": lambda x: isinstance(x, torch.memory_format) and not FACE,
 }
 COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
-# Ops whose samples come in another order than the op's arguments.
+# Functions whose samples come in another order than their arguments.
 ORDER: dict[str, Callable[..., Any]] = {
-    "einsum": lambda operands, equation: ops.einsum(equation, *operands),
-    "where": lambda input, condition, other: ops.where(condition, input, other),
-    "nn.functional.embedding": lambda weight, input, **options: ops.embedding(input, weight, **options),
-    "nn.functional.embedding_bag": lambda weight, input, **options: ops.embedding_bag(input, weight, **options),
+    "einsum": lambda f: lambda operands, equation: f(equation, *operands),
+    "where": lambda f: lambda input, condition, other: f(condition, input, other),
+    "nn.functional.embedding": lambda f: lambda weight, input, **options: f(input, weight, **options),
+    "nn.functional.embedding_bag": lambda f: lambda weight, input, **options: f(input, weight, **options),
 }
 
 
@@ -103,8 +111,9 @@ def to_ours(x: Any) -> Any:
     """What a user of tinymp would write for a value of PyTorch's."""
     if isinstance(x, torch.Tensor):
         return mp.from_numpy(value_of(x)).requires_grad_(x.requires_grad)
-    if isinstance(x, torch.dtype):
-        return str(x).removeprefix("torch.")
+    if isinstance(x, (torch.dtype, torch.memory_format, torch.layout)):
+        name = str(x).removeprefix("torch.")
+        return name if FACE is None else getattr(FACE, name)
     if isinstance(x, torch.nn.TransformerEncoderLayer):  # of which a TransformerEncoder is made
         attention, options = (
             x.self_attn,
@@ -120,7 +129,7 @@ def to_ours(x: Any) -> Any:
 def op_samples(quick: bool) -> Iterator[Sample]:
     """The samples of every op whose name tinymp has."""
     for op in op_db[::5] if quick else op_db:
-        function = ours_of(op.name) and ORDER.get(op.name, ours_of(op.name))
+        function = ours_of(op.name) and ORDER.get(op.name, lambda f: f)(ours_of(op.name))
         if function is None or torch.float32 not in op.supported_dtypes("cpu"):
             continue
         plain = op.name.rpartition(".")[2].removeprefix("__").removesuffix("__")
@@ -145,6 +154,49 @@ def ours_of(name: str) -> Any:
         return None
     found = getattr(mp.Tensor, plain, None)
     return found.fget if isinstance(found, property) else found if callable(found) else None
+
+
+def face_samples(quick: bool, kind: str, missing: list[str]) -> Iterator[Sample]:
+    """The samples of every function or method of PyTorch's that tinymp.torch has; `missing` takes the other names."""
+    in_place = kind == "in-place method"
+    home, own = (torch, FACE) if kind == "function" else (torch.Tensor, mp.Tensor)
+    for op, one in ((x, y) for x in (op_db[::5] if quick else op_db) for y in (x, *x.aliases)):
+        name = one.name if kind == "function" else one.name.rpartition(".")[2] + "_" * in_place
+        original, function = path_in(home, name), path_in(own, name)
+        is_one = kind == "function" or (one.inplace_variant if in_place else one.method_variant) is not None
+        if not is_one or original is None or torch.float32 not in op.supported_dtypes("cpu"):
+            continue
+        if function is None:
+            missing += [name] * (name not in missing)
+            continue
+        plain = name.rpartition(".")[2].strip("_")
+        asked = ORDER.get(name, ASKED.get(plain, lambda f: f)) if kind == "function" else lambda f: f
+        says = (plain, plain.removeprefix("r"), name, op.name.rpartition(".")[2])
+        samples = list(op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd and not in_place))
+        for s in samples[:: max(len(samples) // 3, 1)] if quick else samples:
+            random = bool(RANDOM.search(name)) or s.kwargs.get("dropout_p", 0) > 0
+            theirs, ours = (partial(of_face, asked(f), in_place) for f in (original, function))
+            sample = Sample(name, says, ((s.input, *s.args), s.kwargs), theirs, ours, random)
+            try:
+                reference(sample, torch.float32)
+            except Exception:  # PyTorch's database asks a function of its own, with arguments of its own
+                continue
+            yield sample
+
+
+def path_in(home: Any, name: str) -> Any:
+    """What is callable by this path; None for nothing."""
+    try:
+        found = attrgetter(name)(home)
+    except (AttributeError, ImportError):
+        return None
+    return found if callable(found) else None
+
+
+def of_face(f: Callable[..., Any], in_place: bool, values: Any) -> Any:
+    """The result, and what became of the input of a method in place; leaves."""
+    y = f(*values[0], **values[1])
+    return ((y, values[0][0]), []) if in_place else (y, values)
 
 
 def module_samples(quick: bool) -> Iterator[Sample]:
@@ -312,11 +364,17 @@ def differs(e: np.ndarray, y: np.ndarray) -> str:
 # ------------------------------------------------------------------------------------------------------------ the run
 
 
-def measure(quick: bool = False, verbose: bool = False) -> dict[str, Any]:
+def measure(quick: bool = False, verbose: bool = False, face: bool = False) -> dict[str, Any]:
     """All samples: counts of verdicts by database and by op, and the reasons of all that do not agree."""
     torch.manual_seed(0)
     result: dict[str, Any] = {}
-    for database, samples in (("op", op_samples), ("module", module_samples), ("optimizer", optimizer_samples)):
+    databases: dict[str, Any] = {"op": op_samples, "module": module_samples, "optimizer": optimizer_samples}
+    missing: dict[str, list[str]] = {"function": [], "method": [], "in-place method": []}
+    if face:
+        global FACE
+        FACE = importlib.import_module("tinymp.torch")
+        databases = {kind: partial(face_samples, kind=kind, missing=names) for kind, names in missing.items()}
+    for database, samples in databases.items():
         counts: dict[str, Counter] = defaultdict(Counter)
         why: Counter = Counter()
         for sample in samples(quick):
@@ -331,6 +389,8 @@ def measure(quick: bool = False, verbose: bool = False) -> dict[str, Any]:
         percent = round(100 * total["agree"] / max(run, 1), 2)
         result[database] = {"agree, percent": percent, "samples": total, "names": len(counts)}
         result[database] |= {"by name": counts, "reasons": dict(why.most_common())}
+        if face:
+            result[database]["missing names"] = missing[database]
     return result
 
 
@@ -339,9 +399,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="about three samples of every fifth op")
     parser.add_argument("--verbose", action="store_true", help="print every sample that does not agree")
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS)
+    parser.add_argument("--face", action="store_true", help="PyTorch's functions and methods, through tinymp.torch")
+    parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args(arguments)
-    result = measure(options.quick, options.verbose)
+    result = measure(options.quick, options.verbose, options.face)
     missed = False
     columns = ("agree", "refused", "wrong", "crashed", "excluded")
     print(" " * 17 + "".join(f"{name:>10}" for name in (*columns, "agree, %")))
@@ -351,7 +412,7 @@ def main(arguments: list[str] | None = None) -> int:
             f"{row['names']:>4} {database + 's':<12}" + "".join(f"{n.get(v, 0):>10}" for v in columns), f"{percent:>9}"
         )
         missed = missed or percent < TARGETS[database] or "wrong" in n or "crashed" in n
-    write(options.out, {"torch": torch.__version__, **result})
+    write(options.out or RESULTS / f"conformance{'_face' * options.face}.json", {"torch": torch.__version__, **result})
     return int(missed)
 
 

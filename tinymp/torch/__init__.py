@@ -47,20 +47,7 @@ _FUNCTIONS = """
     softmax sort split sqrt square squeeze stack std sub sum swapaxes take_along_dim tan tanh tile topk transpose tril
     triu trunc unbind unflatten unique unsqueeze var vstack zeros zeros_like
 """
-# PyTorch's name -> ours, of functions that have several names there
-_ALIASES = {
-    "absolute": "abs",
-    "concat": "cat",
-    "concatenate": "cat",
-    "divide": "div",
-    "greater": "gt",
-    "less": "lt",
-    "multiply": "mul",
-    "negative": "neg",
-    "subtract": "sub",
-    "swapdims": "transpose",
-    "true_divide": "div",
-}
+_ALIASES = {**methods.ALIASES, "concat": "cat", "concatenate": "cat", "row_stack": "vstack"}
 _PARTS = "amp autograd backends cuda distributions nn optim serialization utils"
 
 half, float, double = float16, float32, float64

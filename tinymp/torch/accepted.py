@@ -23,8 +23,9 @@ IGNORED = {
         dropout dropout1d dropout2d ReLU ReLU6 LeakyReLU ELU SELU CELU SiLU Mish Hardtanh Hardswish
         Hardsigmoid Threshold Dropout Dropout1d Dropout2d""",
     "non_blocking": "cuda cpu copy_",
-    "memory_format": "clone contiguous empty_like zeros_like ones_like full_like rand_like randn_like cuda cpu",
-    "layout": "zeros ones full empty rand randn arange eye linspace zeros_like ones_like full_like empty_like",
+    "memory_format": """clone contiguous empty_like zeros_like ones_like full_like rand_like randn_like cuda cpu
+        bfloat16 bool double float half int long""",
+    "layout": "normal zeros ones full empty rand randn arange eye linspace zeros_like ones_like full_like empty_like",
     "pin_memory": "tensor zeros ones full empty rand randn randint arange randperm DataLoader",
     "pin_memory_device": "DataLoader",
     "persistent_workers": "DataLoader",

@@ -20,14 +20,23 @@ METHODS = """
     acos addcdiv addcmul addmm allclose asin atan atan2 bernoulli bincount broadcast_to ceil cos cosh count_nonzero
     diag diagonal dot equal erf expm1 floor floor_divide fmod isclose lerp log10 log1p log2 logical_xor
     masked_select movedim multinomial mv narrow nonzero outer remainder repeat_interleave roll round sin sinh
-    swapaxes take_along_dim tan tile trunc unflatten unique where
+    swapaxes take_along_dim tan tile trunc unflatten unique
 """
 # In place, like `add_`: the function's result is written into the tensor, outside the graph
 IN_PLACE = """
-    abs addcdiv addcmul bernoulli ceil clip cos erf exp floor lerp log logical_not maximum minimum neg pow
-    reciprocal relu round rsqrt scatter sigmoid sign sin softmax sqrt square tanh tril triu trunc
+    abs acos addcdiv addcmul addmm asin atan atan2 bernoulli ceil clip cos cosh cumsum eq erf exp expm1 floor
+    floor_divide fmod ge gt le lerp log log10 log1p log2 logical_and logical_not logical_or logical_xor lt maximum
+    minimum ne neg pow reciprocal relu remainder round rsqrt scatter sigmoid sign sin sinh softmax sqrt square tan
+    tanh tril triu trunc
 """
-ALIASES = {"multiply": "mul", "subtract": "sub", "divide": "div", "negative": "neg", "absolute": "abs"}
+# PyTorch's further name -> the name, of functions and methods
+_ALIASES = """
+    absolute:abs arccos:acos arcsin:asin arctan:atan arctan2:atan2 divide:div fix:trunc ger:outer greater:gt
+    greater_equal:ge less:lt less_equal:le moveaxis:movedim multiply:mul negative:neg not_equal:ne ravel:flatten
+    subtract:sub swapdims:transpose true_divide:div
+"""
+ALIASES = dict(pair.split(":") for pair in _ALIASES.split())
+_WRITTEN = {"add", "div", "mul", "sub", *IN_PLACE.split()}
 
 
 def to(x: Any, *targets: Any, device: Any = None, dtype: Any = None, **ignored: Any) -> Any:
@@ -127,10 +136,16 @@ def _of_held(name: str, of: Any = None) -> Any:
     return method
 
 
+def _to(dtype: str) -> Any:
+    return lambda x, memory_format=None: x.to(dtype)
+
+
 TENSOR: dict[str, Any] = {
     **{name: _of_held(name) for name in METHODS.split()},
     **{f"{name}_": _of_held(name, ops.in_place) for name in IN_PLACE.split()},
     **{name: _of_held(function) for name, function in ALIASES.items()},
+    **{f"{a}_": _of_held(b, ops.in_place) for a, b in ALIASES.items() if b in _WRITTEN},
+    **{name: _to(dtype) for name, dtype in (("short", "int16"), ("byte", "uint8"), ("char", "int8"))},
     **{f"new_{name}": _new(name) for name in ("zeros", "ones", "full", "empty")},
     **{name: _drawn(name, getattr(init, name)) for name in ("uniform_", "normal_")},
     **{f"__{symbol}__": _of_held(name) for symbol, name in (("mod", "remainder"), ("floordiv", "floor_divide"))},
@@ -158,9 +173,7 @@ TENSOR: dict[str, Any] = {
     "get_device": lambda x: 0 if x.device == "gpu" else -1,
     "data_ptr": lambda x: x.array.ctypes.data if x.device == "cpu" else x.array.data.ptr,
     "pin_memory": lambda x: x,
-    "short": lambda x: x.to("int16"),
-    "byte": lambda x: x.to("uint8"),
-    "char": lambda x: x.to("int8"),
+    "where": lambda x, condition, other: ops.where(condition, x, other),
 }
 
 
