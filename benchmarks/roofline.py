@@ -90,6 +90,12 @@ TABLES = {
     "sgd_begin": {"half": (0, 0), "float": (0, 0)},  # some bytes per tensor
     "copy_all": {"half": (0, 0), "float": (0, 0)},  # running statistics: some bytes per channel
 }
+# and those of the base, whose table names elements: bytes read and written for each
+ELEMENTS = {
+    "gather": {"half": (2, 4), "float": (4, 4)},
+    "scatter": {"half": (4, 2), "float": (4, 4)},
+    "find_nonfinite": {"half": (2, 0), "float": (4, 0)},
+}
 PRODUCTS = ("correlate", "weight_gradient")  # kernels of convolutions that multiply begin so
 # and of attention: how many of a kernel's products go over, or along, the columns of q and k, and those of v
 ATTENTION = {"attention": (2, 1), "attention_queries": (3, 2), "attention_keys": (2, 2)}
@@ -162,6 +168,10 @@ class Walk:
         if name in TABLES:
             per_parameter = TABLES[name][storage]
             self.note(name, *[size * self.parameters[storage] for size in per_parameter])
+            return
+        if name in ELEMENTS:
+            count = int(values[0].table[:, 2].sum())
+            self.note(name, *[size * count for size in ELEMENTS[name][storage]])
             return
         if any(a.name in ("addresses", "pairs") for a in arguments):
             raise ValueError(f"{name} finds its arrays in a table: say in TABLES what it reads and writes")
@@ -242,6 +252,8 @@ class Array(meta.MetaArray):
         self.walk.foreign(ufunc.__name__, inputs, y)
         return y if options.get("out") else _as_cupy_writes(y)
 
+    table: np.ndarray  # what was uploaded
+
     def __setitem__(self, index: Any, value: Any) -> None:
         self.walk.foreign("copy", (value,), self[index])
 
@@ -303,9 +315,15 @@ class Cupy(types.ModuleType):
 
         return types.SimpleNamespace(get_function=get_function)
 
+    def asarray(self, x: Any, *args: Any, **options: Any) -> Any:
+        y = meta.meta.xp.asarray(x, *args, **options)
+        if isinstance(x, np.ndarray):
+            y.table = x
+        return y
+
     def __getattr__(self, name: str) -> Any:
         found = getattr(meta.meta.xp, name)
-        if isinstance(found, (type, np.ufunc)) or not callable(found) or name in ("asarray", "empty", "empty_like"):
+        if isinstance(found, (type, np.ufunc)) or not callable(found) or name in ("empty", "empty_like"):
             return found
 
         def call(*args: Any, **options: Any) -> Any:

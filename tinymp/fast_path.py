@@ -10,8 +10,8 @@ A fast path takes what the definition takes, saves what it saves and rounds wher
 result, or NotImplemented for a case that it leaves to the definition. Where a policy studies how numbers are summed,
 definitions run alone (`precision.plain`). Deleting the file deletes the fast path.
 
-On a GPU the next to be asked is the base, ops/base.py: the few kernels that train unless `enable_fast("cuda")` puts
-those of fast/cuda in front of them.
+On a GPU the next to be asked is the base, ops/base.py and optim/base.py: the few kernels that train unless
+`enable_fast("cuda")` puts those of fast/cuda in front of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 Function = TypeVar("Function", bound=Callable)
 
 FOLDERS = {"cpu": "cpu", "gpu": "cuda"}  # in fast/, for the devices that have fast paths
-BASE = {"gpu": "ops.base"}
+BASE = {"gpu"}  # devices with a base: ops/base.py for the definitions in ops, optim/base.py for those in optim
 enabled = {"cpu", *os.environ.get("TINYMP_FAST", "").split(",")} & {*FOLDERS.values()}
 off: set[str] = set()  # names of definitions ("forward", "cast") whose fast paths do not run: for tests and comparisons
 _found: dict[tuple[Callable, str], Callable] = {}
@@ -98,7 +98,7 @@ def _load(definition: Callable, module: str) -> Callable | None:
 @cache
 def _find(definition: Callable, device: str, fast: bool) -> Callable | None:
     modules = [f"fast.{FOLDERS[device]}.{definition.__module__.rpartition('.')[2]}"] if fast else []
-    modules += [BASE[device]] if device in BASE else []
+    modules += [f"{folder}.base" for folder in definition.__module__.split(".")[1:2] if device in BASE]
     ways = [way for module in modules if (way := _load(definition, module)) is not None]
     if len(ways) < 2:
         return ways[0] if ways else None

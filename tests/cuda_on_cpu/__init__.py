@@ -21,7 +21,8 @@ from .compile import HARDWARE, KernelError, Program, RaceError, problem
 @contextlib.contextmanager
 def installed():
     """Within the block, tinymp's device "gpu" is the stand-in (the value of the block, what `import cupy` finds)."""
-    import tinymp.ops.base  # some modules keep what lies on the device: they are put back at the end
+    import tinymp.ops.base
+    import tinymp.optim.base  # some modules keep what lies on the device: they are put back at the end
     from tinymp.backend import gpu
     from tinymp.backend.gpu import HEADERS
 

@@ -204,3 +204,25 @@ extern "C" __global__ void __launch_bounds__(MOST) columns_to_images(
     const float* columns, float* x, long long total, GEOMETRY) {
     BY_SIZE(columns_to_images, columns, x);
 }
+
+// ----------------------- many arrays in one launch: block b has row b of a table: where from, where to, how many elements
+
+template <class From, class To>
+__device__ inline void copy(const unsigned long long* addresses) {
+    const unsigned long long* row = addresses + 3ull * blockIdx.x;
+    const From* from = reinterpret_cast<const From*>(row[0]);
+    To* to = reinterpret_cast<To*>(row[1]);
+    for (int i = threadIdx.x; i < row[2]; i += blockDim.x) store(to + i, widen(from[i]));  // rounds: `store`, to FP16
+}
+
+extern "C" __global__ void gather(const unsigned long long* addresses) { copy<T, float>(addresses); }
+extern "C" __global__ void scatter(const unsigned long long* addresses) { copy<float, T>(addresses); }
+
+// *to = 1 if there is an infinity or a NaN
+extern "C" __global__ void find_nonfinite(const unsigned long long* addresses) {
+    const unsigned long long* row = addresses + 3ull * blockIdx.x;
+    const T* from = reinterpret_cast<const T*>(row[0]);
+    bool finite = true;
+    for (int i = threadIdx.x; i < row[2]; i += blockDim.x) finite = finite && isfinite(widen(from[i]));
+    if (!finite) *reinterpret_cast<int*>(row[1]) = 1;
+}
