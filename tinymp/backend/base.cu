@@ -205,6 +205,37 @@ extern "C" __global__ void __launch_bounds__(MOST) columns_to_images(
     BY_SIZE(columns_to_images, columns, x);
 }
 
+// ------------------------------- one step of an LSTM: `units` numbers, H of each row; a row of gates has i, f, g, o
+
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// z: the products with x;  m: those with the h before;  c: the state before
+extern "C" __global__ void lstm_unit(const T* z, const float* m, const T* c, R* gates, R* cell, R* h, int units, int H) {
+    int e = blockIdx.x * blockDim.x + threadIdx.x;
+    if (e >= units) return;
+    long long at = e / H * 4ll * H + e % H;
+    auto sum = [&](int gate) { return widen(z[at + gate * H]) + m[at + gate * H]; };
+    float i = sigmoid(sum(0)), f = sigmoid(sum(1)), g = tanhf(sum(2)), o = sigmoid(sum(3));
+    float state = f * widen(c[e]) + i * g;
+    // rounds: `store`: the gates, the state and the output, once each
+    store(gates + at, i), store(gates + at + H, f), store(gates + at + 2 * H, g), store(gates + at + 3 * H, o);
+    store(cell + e, state), store(h + e, o * tanhf(state));  // rounds: `store`
+}
+
+// d: the gradient of h;  dc: that of the state, then that of the state before
+extern "C" __global__ void lstm_unit_backward(
+    const T* gates, const T* cell, const T* before, const float* d, float* dc, R* dz, int units, int H) {
+    int e = blockIdx.x * blockDim.x + threadIdx.x;
+    if (e >= units) return;
+    long long at = e / H * 4ll * H + e % H;
+    auto gate = [&](int k) { return widen(gates[at + k * H]); };
+    float i = gate(0), f = gate(1), g = gate(2), o = gate(3), t = tanhf(widen(cell[e]));
+    float s = dc[e] + d[e] * (o * (1.0f - t * t));
+    store(dz + at, s * g * (i - i * i)), store(dz + at + H, s * widen(before[e]) * (f - f * f));  // rounds: `store`
+    store(dz + at + 2 * H, s * i * (1.0f - g * g)), store(dz + at + 3 * H, d[e] * t * (o - o * o));  // rounds: `store`
+    dc[e] = s * f;
+}
+
 // ----------------------- many arrays in one launch: block b has row b of a table: where from, where to, how many elements
 
 template <class From, class To>

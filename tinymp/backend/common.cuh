@@ -14,22 +14,6 @@ __device__ inline float widen(float x) { return x; }
 __device__ inline void store(half* to, float x) { *to = round_to_half(x); }  // rounds: all stores, if T is half
 __device__ inline void store(float* to, float x) { *to = x; }
 
-// 16 bytes in registers: 8 halves or 4 floats.
-template <class E>
-union PackOf {
-    static constexpr int length = 16 / sizeof(E);
-    uint4 raw;
-    E at[length];
-    __device__ PackOf() : raw() {}
-    __device__ explicit PackOf(const E* from) : raw(load16(from)) {}
-    __device__ void store_to(E* to) const { store16(to, raw); }
-};
-
-typedef PackOf<T> Pack;
-constexpr int PACK = Pack::length;
-
-__device__ inline bool aligned16(const void* p) { return (reinterpret_cast<unsigned long long>(p) & 15) == 0; }
-
 // ------------------------------------------------------------------------------------------------------- reductions
 
 struct Sum {

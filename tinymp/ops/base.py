@@ -22,11 +22,12 @@ from ..backend.gpu import arranged, run_kernel
 from ..dtypes import float16, float32
 from ..events import here, tell
 from ..fast_path import fast_path
-from ..precision import FP32, plain, reduce, store, widen
+from ..precision import FP32, gemm, plain, reduce, store, widen
 from .activation import ReLU
 from .conv import Geometry, columns, fold
 from .norm import BatchNorm, LayerNorm, Running, of_argument
 from .pointwise import Add
+from .recurrent import LSTM, times
 from .softmax import LogSoftmax, Softmax
 
 MOST = 1024  # threads of a block, as in base.cu
@@ -34,7 +35,7 @@ GRID = 1 << 16  # blocks, at most, of a kernel that goes on to further elements
 
 
 # for a phase of an op on FP16 or FP32 storage
-base = partial(fast_path, where=lambda op: op.storage in (float16, float32))
+base = partial(fast_path, where=lambda op: op.storage in (float16, float32) and plain(op.storage))
 
 
 def launch(name: str, x: Array, y: Array, blocks: int, length: int, *args: Any) -> None:
@@ -184,6 +185,35 @@ def batch_norm_backward(op: BatchNorm, dy: Array) -> tuple:
     launch("batch_norm_channels_backward", x, dx, c, x.size // c, *arrays, *lies)
     summed(dy, (0, *range(2, x.ndim)))
     return store(dx, like=dy) if like_x else None, of_argument(dw, like_w), of_argument(db, like_b)
+
+
+# --------------------------------------------------------------------------------------------------------------- LSTM
+
+
+@fast_path(times)
+def products(w: Array, rows: Array) -> Array:
+    return gemm(rows, w.T, wide=True)  # which lies as the kernels read it
+
+
+@base(LSTM.unit)
+def lstm_unit(op: LSTM, z: Array, m: Array, c: Array, cell: Array, h: Array) -> None:
+    in_place(op, "lstm_unit", (z, cell, h), z, m, c)
+
+
+@base(LSTM.unit_backward)
+def lstm_unit_backward(op: LSTM, gates: Array, cell: Array, before: Array, d: Array, dc: Array, dz: Array) -> None:
+    in_place(op, "lstm_unit_backward", (dz,), gates, cell, before, d, dc)
+
+
+def in_place(op: LSTM, name: str, targets: tuple[Array, ...], *arrays: Array) -> None:
+    """A kernel that writes into targets; while an observer listens, `store` rounds what goes there."""
+    units = arrays[2]
+    results = [made(y) for y in targets] if here.inside else targets
+    blocks, types = -(-units.size // 128), (arrays[0].dtype, results[0].dtype)
+    run_kernel(op.xp, name, *types, blocks, 128, *arrays, *results, units.size, units.shape[1])
+    if here.inside:
+        for target, result in zip(targets, results):
+            target[...] = store(result, like=target)
 
 
 # --------------------------------------------------------------------------------------------------------- pointwise

@@ -25,6 +25,7 @@ from .. import backend
 from ..arguments import flag, floating, with_axes
 from ..autograd import Array, Op
 from ..events import type_name
+from ..fast_path import replaceable
 from ..precision import DOT, gemm, reduce, store, widen
 from ..tensor import Tensor, array_of
 from .dot import linear
@@ -72,6 +73,13 @@ class Steps:
         """The inverse of `sort`, and a copy as well."""
         return state[xp.asarray(self.back)] if self.padded else state.copy()
 
+    def after(self, state: Array, rows: Array) -> Array:
+        """The running state (B, n) after a step that computed its first rows."""
+        if not self.padded:
+            return rows
+        state[: len(rows)] = rows
+        return state
+
     def beyond(self, xp: Any) -> Array:
         """(T, B, 1), bool: True in the padding."""
         return xp.asarray(~self.runs[:, self.back, None])
@@ -97,6 +105,7 @@ class Steps:
         return xp.asarray(t * self.B + self.order[k])
 
 
+@replaceable(lambda w: backend.of(w).name)
 def times(w: Array, rows: Array) -> Array:
     """rows w^T, in the FP32 accumulators. The weight goes first: for 32 rows BLAS takes 80 us instead of 146."""
     return gemm(w, rows.T, wide=True).T
@@ -140,18 +149,49 @@ class LSTM(Recurrent):
         gates = store(gemm(steps.pack(xp, x), w_ih.T, bias, wide=True), like=x)
         h, c = self.state(h0, P, x), self.state(c0, H, x)
         first, cells = (h.copy(), c.copy()), xp.empty((len(gates), H), x.dtype)
-        hidden, outputs = xp.empty_like(cells), xp.empty((len(gates), P), x.dtype)
+        hidden = xp.empty_like(cells)
+        outputs = hidden if w_hr is None else xp.empty((len(gates), P), x.dtype)
         for rows, n in self.order:
-            z_i, z_f, z_g, z_o = xp.split(widen(gates[rows]) + times(w_hh, h[:n]), 4, 1)
-            i, f, g, o = sigmoid_of(self, z_i), sigmoid_of(self, z_f), xp.tanh(z_g), sigmoid_of(self, z_o)
-            wide = f * widen(c[:n]) + i * g
-            gates[rows] = store(xp.concatenate((i, f, g, o), 1), like=x)
-            cells[rows] = c[:n] = store(wide, like=x)
-            hidden[rows] = store(o * xp.tanh(wide), like=x)
-            outputs[rows] = h[:n] = hidden[rows] if w_hr is None else store(times(w_hr, hidden[rows]), like=x)
+            self.unit(gates[rows], times(w_hh, h[:n]), c[:n], cells[rows], hidden[rows])
+            if w_hr is not None:
+                outputs[rows] = store(times(w_hr, hidden[rows]), like=x)
+            h, c = steps.after(h, outputs[rows]), steps.after(c, cells[rows])
         y = steps.unpack(xp, outputs)
         self.save(x, w_ih, w_hh, w_hr, *first, gates, cells, y, None if w_hr is None else hidden)
         return y, steps.unsort(xp, h), steps.unsort(xp, c)
+
+    @replaceable(lambda op: op.device.name)
+    def unit(self, z: Array, m: Array, c: Array, cell: Array, h: Array) -> None:
+        """A step of n rows, in place: z (n, 4 H), the products with x, becomes the gates; cell and h (n, H) are written.
+
+        m: the products with the h before, FP32; c: the state before.
+        """
+        xp = self.xp
+        z_i, z_f, z_g, z_o = xp.split(widen(z) + m, 4, 1)
+        i, f, g, o = sigmoid_of(self, z_i), sigmoid_of(self, z_f), xp.tanh(z_g), sigmoid_of(self, z_o)
+        wide = f * widen(c) + i * g
+        z[...] = store(xp.concatenate((i, f, g, o), 1), like=z)
+        cell[...] = store(wide, like=cell)
+        h[...] = store(o * xp.tanh(wide), like=h)
+
+    @replaceable(lambda op: op.device.name)
+    def unit_backward(self, gates: Array, cell: Array, before: Array, d: Array, dc: Array, dz: Array) -> None:
+        """Of such a step, in place: dz (n, 4 H) is written, and dc, FP32, goes on to the step before.
+
+        before: the state before; d: the gradient of h, FP32.
+        """
+        xp = self.xp
+        i, f, g, o = xp.split(widen(gates), 4, 1)
+        t = xp.tanh(widen(cell))
+        dc += d * (o * (1 - t * t))
+        slopes = (
+            dc * g * (i - i * i),
+            dc * widen(before) * (f - f * f),
+            dc * i * (1 - g * g),
+            d * t * (o - o * o),
+        )
+        dz[...] = store(xp.concatenate(slopes, 1), like=dz)
+        dc *= f
 
     def backward(self, dy: Array | None, dh_n: Array | None, dc_n: Array | None) -> tuple:
         x, w_ih, w_hh, w_hr, h_first, c_first, gates, cells, y, hidden = self.saved
@@ -160,25 +200,15 @@ class LSTM(Recurrent):
         h_before = steps.before(xp, h_first, steps.pack(xp, y), self.reverse)
         c_before = steps.before(xp, c_first, cells, self.reverse)
         dh, dc = widen(self.state(dh_n, w_hh.shape[1], x)), widen(self.state(dc_n, cells.shape[1], x))
-        dys = None if dy is None else steps.pack(xp, dy)
+        dys = None if dy is None else widen(steps.pack(xp, dy))
         dz, dp = xp.empty_like(gates), xp.empty_like(h_before)  # dp: with W_hr, the gradients of the outputs
         for rows, n in self.order[::-1]:
-            d = dh[:n] if dys is None else dh[:n] + widen(dys[rows])
+            d = dh[:n] if dys is None else dh[:n] + dys[rows]
             if w_hr is not None:
                 dp[rows] = store(d, like=x)
                 d = times(w_hr.T, dp[rows])
-            i, f, g, o = xp.split(widen(gates[rows]), 4, 1)
-            t = xp.tanh(widen(cells[rows]))
-            dc[:n] += d * (o * (1 - t * t))
-            slopes = (
-                dc[:n] * g * (i - i * i),
-                dc[:n] * widen(c_before[rows]) * (f - f * f),
-                dc[:n] * i * (1 - g * g),
-                d * t * (o - o * o),
-            )
-            dz[rows] = store(xp.concatenate(slopes, 1), like=x)
-            dc[:n] *= f
-            dh[:n] = times(w_hh.T, dz[rows])
+            self.unit_backward(gates[rows], cells[rows], c_before[rows], d, dc[:n], dz[rows])
+            dh = steps.after(dh, times(w_hh.T, dz[rows]))
         # Under FP8 it is also a sum of what was stored: the dz of the gates, which no format has rounded
         db = store(reduce(dz, 0, "sum").reshape(-1), like=x)
         return (

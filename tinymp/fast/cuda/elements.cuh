@@ -1,6 +1,22 @@
 // Reading and writing neighbours in memory, sharing elements among threads, and functions of one element that several
 // files use.
 
+// 16 bytes in registers: 8 halves or 4 floats.
+template <class E>
+union PackOf {
+    static constexpr int length = 16 / sizeof(E);
+    uint4 raw;
+    E at[length];
+    __device__ PackOf() : raw() {}
+    __device__ explicit PackOf(const E* from) : raw(load16(from)) {}
+    __device__ void store_to(E* to) const { store16(to, raw); }
+};
+
+typedef PackOf<T> Pack;
+constexpr int PACK = Pack::length;
+
+__device__ inline bool aligned16(const void* p) { return (reinterpret_cast<unsigned long long>(p) & 15) == 0; }
+
 // K elements of E side by side, read and written at once.
 template <class E, int K>
 struct alignas(K * sizeof(E) < 16 ? K * sizeof(E) : 16) Few {

@@ -2,6 +2,7 @@
 // the threads share a row. t, kept, w, top, scale, target and the losses have one value per row. weight: (length,), or
 // null for ones.
 
+#include "elements.cuh"
 #include "rows.cuh"
 #include "exponentials.cuh"
 
