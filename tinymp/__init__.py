@@ -55,10 +55,10 @@ _NAMES = {
     "nn.more.attention": "MultiheadAttention",
     "nn.more.backward_hook": "hooks.WatchedBackward",
     "nn.more.containers": "ModuleDict ParameterDict ParameterList",
-    "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d CTCLoss ConstantPad2d
-        Dropout1d Dropout2d ELU GELU GLU Hardswish Hardtanh HuberLoss KLDivLoss LocalResponseNorm LogSigmoid MaxPool1d
-        Mish PReLU PixelShuffle ReLU6 ReflectionPad1d ReflectionPad2d ReplicationPad1d ReplicationPad2d SmoothL1Loss
-        Softplus Unflatten Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad2d""",
+    "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d CTCLoss
+        ConstantPad2d Dropout1d Dropout2d ELU GELU GLU Hardswish Hardtanh HuberLoss KLDivLoss LocalResponseNorm
+        LogSigmoid MaxPool1d Mish PReLU PixelShuffle ReLU6 ReflectionPad1d ReflectionPad2d ReplicationPad1d
+        ReplicationPad2d SmoothL1Loss Softplus Unflatten Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad2d""",
     "nn.more.group_norm": "GroupNorm InstanceNorm1d InstanceNorm2d RMSNorm",
     "nn.more.init": "init.dirac_ init.eye_ init.orthogonal_ init.trunc_normal_",
     "nn.more.keep": "hooks.call_kept module.policies_kept",
@@ -80,7 +80,8 @@ _NAMES = {
     "ops.more.loss": """cosine_embedding_loss gaussian_nll_loss hinge_embedding_loss huber_loss kl_div
         margin_ranking_loss smooth_l1_loss soft_margin_loss triplet_margin_loss""",
     "ops.more.norm": "group_norm instance_norm local_response_norm rms_norm",
-    "ops.more.pool": "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d avg_pool1d max_pool1d unfold",
+    "ops.more.pool": """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d avg_pool1d avg_pool2d max_pool1d
+        unfold""",
     "ops.more.random": "bernoulli dropout1d dropout2d multinomial normal",
     "ops.more.reduce": "logsumexp norm prod",
     "ops.more.resize": "interpolate pixel_shuffle",
@@ -89,7 +90,7 @@ _NAMES = {
     "ops.more.sort": "argsort sort topk",
     "ops.more.unary": """acos asin atan ceil celu cosh elu erf expm1 floor gelu glu hardsigmoid hardswish hardtanh log10
         log1p log2 logsigmoid mish prelu relu6 round selu sinh softplus softsign tan trunc""",
-    "optim.more.rules": "Adadelta Adamax NAdam RAdam",
+    "optim.more.rules": "Adadelta Adagrad Adamax NAdam RAdam RMSprop",
     "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LinearLR MultiStepLR MultiplicativeLR
         OneCycleLR PolynomialLR ReduceLROnPlateau SequentialLR""",
     "vision.boxes": """ops.batched_nms ops.box_iou ops.clip_boxes_to_image ops.decode_boxes ops.encode_boxes ops.nms

@@ -346,10 +346,6 @@ class Meta(Device):
         """The arrays one after another along axis."""
         return self.xp.concatenate(arrays, axis)
 
-    def erfc(self, x: Array) -> Array:
-        """1 - erf(x)."""
-        return empty_like(x)
-
     def uniform(self, shape: tuple[int, ...]) -> Array:
         """Numbers of the generator."""
         return empty(shape, _F32)

@@ -118,10 +118,11 @@ struct Channel {  // its n elements in memory
 
 #define FOR_CHANNEL for (long long i = threadIdx.x; i < at.n; i += blockDim.x)
 
-// y = (x - mean) rstd w + b, with the mean and the (biased) variance of the channel, in two passes
+// y = (x - mean) rstd w + b, with the mean and the (biased) variance of the channel, in two passes. `share` of the mean
+// and of the unbiased variance goes into the running ones, where they are given
 extern "C" __global__ void __launch_bounds__(MOST) batch_norm_channels(
-    const T* x, const float* w, const float* b, R* y, float* mean, float* var, float* rstd, long long outer,
-    int channels, long long inner, float eps) {
+    const T* x, const float* w, const float* b, R* y, float* mean, float* var, float* rstd, float* running_mean,
+    float* running_var, long long* count, float share, long long outer, int channels, long long inner, float eps) {
     __shared__ float scratch[WARP];
     Channel at(outer, channels, inner);
     int c = blockIdx.x;
@@ -129,7 +130,13 @@ extern "C" __global__ void __launch_bounds__(MOST) batch_norm_channels(
     auto centered = [&](long long i) { return widen(x[at[i]]) - m; };
     float v = sum_over(at.n, scratch, [&](long long i) { return centered(i) * centered(i); }) / at.n;
     float r = 1.0f / sqrtf(v + eps);
-    if (threadIdx.x == 0) mean[c] = m, var[c] = v, rstd[c] = r;
+    if (threadIdx.x == 0) {
+        mean[c] = m, var[c] = v, rstd[c] = r;
+        float unbiased = v * (static_cast<float>(at.n) / (at.n - 1));
+        if (running_mean) running_mean[c] = (1.0f - share) * running_mean[c] + share * m;
+        if (count && c == 0) ++*count;
+        if (running_var) running_var[c] = (1.0f - share) * running_var[c] + share * unbiased;
+    }
     float scale = w ? r * w[c] : r, shift = b ? b[c] : 0.0f;
     FOR_CHANNEL store(y + at[i], centered(i) * scale + shift);  // rounds: `store`: y, once
 }

@@ -67,7 +67,6 @@ class Device:
             low = low + (self.asarray(self.generator.random(x.shape)) < steps - low)  # an exact difference
         return self.cast(xp.copysign(xp.ldexp(low, ulp), wide), _F16)  # rounds: never, `low` was rounded already
 
-    @replaceable
     def gemm(self, a: Array, b: Array, bias: Any, acc: Any, storage: np.dtype, tf32: bool, rounded: bool) -> Array:
         """a @ b (+ acc) (+ bias) of operands that are stored in this dtype, in FP32 (FP64 for FP64).
 
@@ -98,7 +97,6 @@ class Device:
         rounded = ((x.view(np.uint32) + 0x1000) & np.uint32(0xFFFFE000)).view(_F32)  # rounds: operands to TF32
         return self.xp.where(self.xp.isfinite(x), rounded, x)
 
-    @replaceable
     def reduce(self, x: Array, axis: Any, how: str) -> Array:
         """sum, mean, max, min or cumsum in x's own dtype, FP32 for FP16; reduced axes stay with length 1.
 
@@ -242,27 +240,6 @@ class Device:
         return x.view(np.dtype(f"u{x.dtype.itemsize}"))
 
     @replaceable
-    def erfc(self, x: Array) -> Array:
-        """1 - erf(x), also where it is tiny: in FP32 within 7 units in the last place (NumPy has no error function).
-
-        z^2 is split, as its rounding would be magnified by the exponential: the square of z's first 12 bits is exact.
-        """
-        xp = self.xp
-        if x.dtype == _F64:
-            return self.asarray(np.asarray(_erfc64(self.to_numpy(x)), _F64))  # rounds: FP64 for FP64
-        z = xp.clip(xp.abs(x), 0, 16)  # beyond 10.1 it is 0 in FP32
-        u = (z - 3.5) / (z + 3.5)
-        y = xp.full_like(z, _ERFCX[-1])
-        for coefficient in _ERFCX[-2::-1]:
-            y *= u
-            y += coefficient
-        head = (z.view(np.uint32) & np.uint32(0xFFFFF000)).view(_F32)
-        y *= xp.exp(-head * head)
-        y *= xp.exp((head - z) * (head + z))
-        two = xp.signbit(x) * _F32.type(2)
-        return two + (1 - two) * y  # erfc(x) = 2 - erfc(-x)
-
-    @replaceable
     def uniform(self, shape: tuple[int, ...]) -> Array:
         """FP32 numbers in [0, 1) from the generator."""
         return self.asarray(self.generator.random(shape, dtype=_F32))
@@ -304,12 +281,3 @@ def _naive(x: Array, axes: tuple[int, ...]) -> list[int]:
         elif x.shape[a] > 1:
             naive.append(a)
     return naive
-
-
-# e^(z^2) erfc(z) for z in [0, 10.2] as a polynomial in u = (z - 3.5) / (z + 3.5), which is in [-1, 0.5): the smallest
-# largest relative error is 2e-8 (least squares, reweighted until the errors' peaks are level).
-_ERFCX = (
-    *(1.55293656e-01, -2.89265001e-01, 2.33130346e-01, -1.61340147e-01, 9.44304396e-02, -4.54192152e-02),
-    *(1.69663955e-02, -4.32073485e-03, 2.49108402e-04, 4.15023763e-04),
-)
-_erfc64 = np.frompyfunc(math.erfc, 1, 1)

@@ -112,7 +112,6 @@ class Gpu(Device):
 
     # ---- for the precision primitives
 
-    @replaceable
     def cast(self, x: Array, dtype: np.dtype) -> Array:
         """As `Device.cast`."""
         (x,), back = arranged(x)
@@ -123,7 +122,6 @@ class Gpu(Device):
         (x, y), back = arranged(x, y)
         return back(x + y)
 
-    @replaceable
     def gemm(self, a: Array, b: Array, bias: Any, acc: Any, storage: np.dtype, tf32: bool, rounded: bool) -> Array:
         """By cuBLAS. A bias is added to the FP32 sums, and both are rounded once, in one kernel."""
         # rounds: never, it undoes `widen`
@@ -143,7 +141,6 @@ class Gpu(Device):
             return self.xp.add(c, bias, out=out, casting="same_kind")
         return c if c.dtype == final else c.astype(final)  # rounds: `gemm`: accumulators, once complete
 
-    @replaceable
     def reduce(self, x: Array, axis: Any, how: str) -> Array:
         """As `Device.reduce`. CuPy's sums widen each FP16 number as they read it, and are trees over many threads; an
         axis that is longer than LONG is cut into parts of that length.

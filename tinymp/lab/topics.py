@@ -242,7 +242,7 @@ TOPICS: dict[str, Topic] = {
         "Small constants (Adam's eps, batch norm's) are FP32, and so is what they are added to.",
         "Adam's 1e-8 is 0 in FP16, whose smallest number is 6e-8: a weight whose gradients are 0 would become NaN.",
         source="MPT 3.1 and 3.3 (FP32 updates and statistics)",
-        read="optim.rules.Adam optim.rules.Adagrad ops.norm.BatchNorm.forward",
+        read="optim.rules.Adam optim.more.rules.Adagrad ops.norm.BatchNorm.forward",
         words="eps",
     ),
     "gradient clipping": Topic(

@@ -23,7 +23,7 @@ from .index import getitem, setitem
 from .loss import *
 from .norm import batch_norm, layer_norm
 from .pointwise import *
-from .pool import avg_pool2d, max_pool2d
+from .pool import max_pool2d
 from .random import rand, rand_like, randint, randn, randn_like, randperm
 from .recurrent import lstm_cell, lstm_layer
 from .reduce import amax, amin, argmax, argmin, cumsum, max, mean, min, std, sum, var
@@ -128,6 +128,7 @@ if TYPE_CHECKING:
     from ..vision.roi import roi_align, roi_pool
     from .more.arithmetic import *
     from .more.attention import scaled_dot_product_attention
+    from .more.avg_pool import avg_pool2d
     from .more.ctc import ctc_loss
     from .more.einsum import einsum
     from .more.embedding_bag import embedding_bag

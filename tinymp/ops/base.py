@@ -164,11 +164,14 @@ def batch_norm_forward(
     dense, lies = in_channels(op, x)
     y, (_, c, _) = made(dense), lies
     mean, var, rstd = (op.xp.empty((1, c, *[1] * (x.ndim - 2)), FP32.storage) for _ in range(3))
-    given = wide(op, w), wide(op, b)
-    launch("batch_norm_channels", dense, y, c, x.size // c, dense, *given, y, mean, var, rstd, *lies, eps)
+    given, moved = (wide(op, w), wide(op, b)), (running.mean, running.var, running.count, running.momentum)
+    by_kernel = type(running.momentum) is float and all(v is None or v.dtype == float32 for v in moved[:2])
+    moved = moved if by_kernel else (None, None, None, 0.0)
+    launch("batch_norm_channels", dense, y, c, x.size // c, dense, *given, y, mean, var, rstd, *moved, *lies, eps)
     summed(x, (0, *range(2, x.ndim)))
     op.save(x, w, statistics=(mean, rstd))
-    running.update(mean, var, x.size // c)
+    if not by_kernel:
+        running.update(mean, var, x.size // c)
     return store(y, like=x)
 
 

@@ -36,7 +36,7 @@ class Running:
             if old is not None:
                 old[...] = store((1 - self.momentum) * widen(old) + self.momentum * value.reshape(old.shape), like=old)
         if self.count is not None:
-            self.count[...] += 1
+            self.count += 1
 
 
 class BatchNorm(Op):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..arguments import LONGEST, flag, floating, integers
+from ..arguments import flag, floating
 from ..autograd import Array, Op
 from ..precision import MOVEMENT, REDUCTION, add_to, store, widen
 from ..tensor import Tensor
@@ -72,44 +72,6 @@ def index_dtype(g: Geometry) -> str:
     return "uint8" if g.kernel[0] * g.kernel[1] <= 256 else "uint32"  # one byte beside two of FP16
 
 
-class AvgPool2d(Op):
-    """y = sum of each window / divisor;  dx = dy / divisor, added up over the windows that see x.
-
-    divisor: `override`, or how many places the window has, with its padding (`include_pad`) or without.
-    """
-
-    kind = REDUCTION
-    name = "avg_pool2d"
-
-    def forward(self, x: Array, *, geometry: Geometry, include_pad: bool, override: int | None) -> Array:
-        self.shape = x.shape
-        padded = pad_spatial(self.xp, widen(images_last(self.xp, x)), geometry.pads)
-        (_, _, first), *others = taps(padded, geometry)
-        total = first.copy()
-        for _, _, seen in others:
-            add_to(total, seen, like=x)
-        return store(batch_first(total / self._divisor(padded)), like=x)
-
-    def backward(self, dy: Array) -> Array:
-        (n, c, h, w), g = self.shape, self.geometry
-        wide = widen(images_last(self.xp, dy))
-        part = wide / self._divisor(wide)
-        total = self.xp.zeros((c, *g.padded(h, w), n), wide.dtype)
-        for _, _, seen in taps(total, g):
-            add_to(seen, part, like=dy)
-        return store(batch_first(unpad_spatial(total, g, (h, w))), like=dy)
-
-    def _divisor(self, like: Array) -> Array:
-        """What the sum of each window (1, OH, OW, 1) is divided by, in the dtype of like."""
-        g, sizes = self.geometry, []
-        for n, k, s, (p, _), o in zip(self.shape[2:], g.kernel, g.stride, g.pads, g.output(*self.shape[2:])):
-            starts = [i * s - p for i in range(o)]
-            ends = [min(a + k, n + p) for a in starts]
-            sizes.append([b - a if self.include_pad else min(b, n) - max(a, 0) for a, b in zip(starts, ends)])
-        divisor = [[self.override or tall * wide for wide in sizes[1]] for tall in sizes[0]]
-        return self.xp.asarray(divisor, like.dtype)[None, :, :, None]  # rounds: divisors, from FP64
-
-
 # ---------------------------------------------------------------------------------------------------------- functions
 
 
@@ -121,7 +83,7 @@ def image(op: str, input: Any) -> tuple[Tensor, bool]:
     return (x, False) if x.ndim == 4 else (x.unsqueeze(0), True)
 
 
-def _geometry(
+def windows_of(
     op: str, shape: tuple, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
 ) -> Geometry:
     kernel, none = pair(op, "kernel_size", kernel_size, 2, 1), stride is None or (type(stride) is tuple and not stride)
@@ -157,31 +119,8 @@ def max_pool2d(
     the flattened H * W plane, as integers. ValueError if sizes do not fit.
     """
     x, unbatched = image("max_pool2d", input)
-    g = _geometry("max_pool2d", x.shape[2:], kernel_size, stride, padding, dilation, ceil_mode)
+    g = windows_of("max_pool2d", x.shape[2:], kernel_size, stride, padding, dilation, ceil_mode)
     found = MaxPool2d.apply(x, geometry=g, indices=flag("max_pool2d", "return_indices", return_indices))
     if not unbatched:
         return found
     return tuple(y.squeeze(0) for y in found) if return_indices else found.squeeze(0)
-
-
-def avg_pool2d(
-    input: Tensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor:
-    """The mean of every window, summed in FP32. input: (N, C, H, W) or (C, H, W); stride defaults to kernel_size.
-
-    Windows are divided by their size, by the part that lies on the input (count_include_pad=False), or by
-    divisor_override. ValueError if sizes do not fit.
-    """
-    x, unbatched = image("avg_pool2d", input)
-    g = _geometry("avg_pool2d", x.shape[2:], kernel_size, stride, padding, 1, ceil_mode)
-    include, override = flag("avg_pool2d", "count_include_pad", count_include_pad), divisor_override
-    if override is not None and integers("avg_pool2d", "divisor_override", override, 1, -LONGEST) == (0,):
-        raise ValueError("avg_pool2d: expected `divisor_override` to be a non-zero integer, got 0")
-    y = AvgPool2d.apply(x, geometry=g, include_pad=include, override=override)
-    return y.squeeze(0) if unbatched else y

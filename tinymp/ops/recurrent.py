@@ -162,9 +162,8 @@ class LSTM(Recurrent):
 
     @replaceable(lambda op: op.device.name)
     def unit(self, z: Array, m: Array, c: Array, cell: Array, h: Array) -> None:
-        """A step of n rows, in place: z (n, 4 H), the products with x, becomes the gates; cell and h (n, H) are written.
-
-        m: the products with the h before, FP32; c: the state before.
+        """A step of n rows, in place: z (n, 4 H), the products with x, becomes the gates; cell and h (n, H), the state
+        and the output, are written. m: the products with the h before, FP32; c: the state before.
         """
         xp = self.xp
         z_i, z_f, z_g, z_o = xp.split(widen(z) + m, 4, 1)
@@ -184,12 +183,7 @@ class LSTM(Recurrent):
         i, f, g, o = xp.split(widen(gates), 4, 1)
         t = xp.tanh(widen(cell))
         dc += d * (o * (1 - t * t))
-        slopes = (
-            dc * g * (i - i * i),
-            dc * widen(before) * (f - f * f),
-            dc * i * (1 - g * g),
-            d * t * (o - o * o),
-        )
+        slopes = dc * g * (i - i * i), dc * widen(before) * (f - f * f), dc * i * (1 - g * g), d * t * (o - o * o)
         dz[...] = store(xp.concatenate(slopes, 1), like=dz)
         dc *= f
 

@@ -15,7 +15,7 @@ from .. import backend
 from ..autograd import Array
 from ..backend.gpu import run_over
 from ..backend.memory import explained
-from ..dtypes import float16, float32
+from ..dtypes import float16, float32, float64
 from ..events import Update, here, quietly
 from ..fast_path import fast_path
 from ..parameter import Parameter
@@ -23,16 +23,14 @@ from ..precision import FP32
 from .groups import Group
 from .optimizer import Optimizer
 from .result import StepResult
-from .rules import SGD, Adagrad, Adam, RMSprop
 
-RULES = {rule.update for rule in (SGD, Adagrad, Adam, RMSprop)}  # of which each element is computed by itself
 MOST = 1 << 22  # elements: of two parameters of this size a launch each costs little
 
 
 @fast_path(Optimizer.apply)
 def apply(optimizer: Optimizer, ready: list[tuple[Group, Parameter]], skip: Any) -> Any:
     """Parameters of one group, dtype, loss scale and age are updated together, others one by one."""
-    if skip or here.inside or type(optimizer).update not in RULES or not ready:
+    if not ready or skip or here.inside or not type(optimizer).update.__module__.startswith(__package__):
         return optimizer.apply(ready, skip)
     batches: dict[tuple, list[tuple[Group, Parameter]]] = {}
     seen: Counter[tuple] = Counter()  # elements
@@ -40,8 +38,9 @@ def apply(optimizer: Optimizer, ready: list[tuple[Group, Parameter]], skip: Any)
         state, g = optimizer.state_of(group, p), p.grad_array
         key: tuple = (id(p),)
         arrays = g, p.array, p.master, *(state[name] for name in optimizer.initial(group))
-        small = p.array.size <= MOST and p.policy.rounding == "nearest" and not hasattr(p.grad_scale, "dtype")
-        if small and {x.dtype for x in arrays[2:]} == {float32} and all(laid_out(x) for x in arrays):
+        usual = p.policy.rounding == "nearest" and {x.dtype for x in arrays[2:]} == {float32} and g.dtype != float64
+        dense = p.array.size <= MOST and all(hasattr(x, "flags") and x.flags.c_contiguous for x in arrays)
+        if usual and dense and not hasattr(p.grad_scale, "dtype"):
             key = id(group), g.dtype, p.dtype, p.grad_scale, int(state["step"]), int(state.get("since", 0))
             seen[key] += p.array.size
         batches.setdefault((key, seen[key] // MOST), []).append((group, p))
@@ -51,11 +50,6 @@ def apply(optimizer: Optimizer, ready: list[tuple[Group, Parameter]], skip: Any)
         else:
             quietly(optimizer._update_all, batch)
     return StepResult.APPLIED
-
-
-def laid_out(x: Any) -> bool:
-    """True for what kernels find by an address alone."""
-    return hasattr(x, "flags") and x.dtype in (float16, float32) and x.flags.c_contiguous
 
 
 def together(optimizer: Optimizer, batch: list[tuple[Group, Parameter]]) -> None:

@@ -11,7 +11,6 @@ from ..arguments import flag, listed, number, require_unscaled
 from ..autograd import Array, values_of, with_values
 from ..backend.memory import explained
 from ..events import quietly, type_name
-from ..fast_path import find
 from ..parameter import Parameter
 from ..precision import reduce, to_dtype, widen
 from ..tensor import Tensor, tensor
@@ -39,10 +38,7 @@ def clip_grad_norm_(
     params = _with_gradient("clip_grad_norm_", parameters)
     if not params:
         return tensor(0.0)
-    faster, result = find(clip_norm, backend.of(values_of(params[0].grad_array)).name), NotImplemented
-    if faster:
-        result = faster(params, max_norm, norm_type, error_if_nonfinite)
-    return quietly(clip_norm, params, max_norm, norm_type, error_if_nonfinite) if result is NotImplemented else result
+    return quietly(clip_norm, params, max_norm, norm_type, error_if_nonfinite)
 
 
 def clip_norm(params: list[Tensor], max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""The rules: SGD, Adagrad, Adam, AdamW, RMSprop. Each is a definition on arrays."""
+"""The rules: SGD, Adam, AdamW. Each is a definition on arrays, element by element; others are in more/rules.py."""
 
 from __future__ import annotations
 
@@ -42,32 +42,6 @@ class SGD(Optimizer):
             m += g if first or not group["dampening"] else (1 - group["dampening"]) * g
             g = g + mu * m if group["nesterov"] else m
         return w - group["lr"] * g
-
-
-class Adagrad(Optimizer):
-    """Adagrad (Duchi et al., 2011), as in PyTorch; t counts the updates.
-
-    g <- g + lambda w;  s <- s + g^2;  w <- w - lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps)
-
-    eps is an FP32 constant: 1e-10 is 0 in FP16, whose smallest positive value is 6e-8.
-    """
-
-    __init__ = options(
-        lr=1e-2, lr_decay=0.0, weight_decay=0.0, initial_accumulator_value=0.0, eps=1e-10, maximize=False
-    )
-
-    def initial(self, group: Group) -> dict[str, float]:
-        return {"sum": group["initial_accumulator_value"]}
-
-    def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
-        s = state["sum"]
-        if group["weight_decay"]:
-            g = g + group["weight_decay"] * w
-        s += g * g
-        d = backend.of(w).xp.sqrt(s)
-        d += group["eps"]
-        lr = group["lr"] / (1 + (state["step"] - 1) * group["lr_decay"])
-        return w - lr * g / d
 
 
 class Adam(Optimizer):
@@ -114,39 +88,3 @@ class AdamW(Adam):
     decoupled = True
 
     __init__ = options(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, maximize=False)
-
-
-class RMSprop(Optimizer):
-    """RMSprop (Tieleman and Hinton, 2012; centered: Graves, 2013), as in PyTorch.
-
-    g <- g + lambda w;  v <- alpha v + (1 - alpha) g^2;  d = sqrt(v) + eps, or centered sqrt(v - a^2) + eps with
-    a <- alpha a + (1 - alpha) g;  w <- w - lr g / d, or with momentum mu: b <- mu b + g / d;  w <- w - lr b
-
-    eps is an FP32 constant: 1e-8 is 0 in FP16, whose smallest positive value is 6e-8.
-    """
-
-    __init__ = options(lr=1e-2, alpha=0.99, eps=1e-8, weight_decay=0.0, momentum=0.0, centered=False, maximize=False)
-
-    def initial(self, group: Group) -> dict[str, float]:
-        momentum = {"momentum_buffer": 0.0} if group["momentum"] else {}
-        return {"square_avg": 0.0, **momentum, **({"grad_avg": 0.0} if group["centered"] else {})}
-
-    def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
-        xp, alpha, v = backend.of(w).xp, group["alpha"], state["square_avg"]
-        if group["weight_decay"]:
-            g = g + group["weight_decay"] * w
-        v *= alpha
-        v += (1 - alpha) * g * g
-        spread = v
-        if group["centered"]:
-            a = state["grad_avg"]
-            a *= alpha
-            a += (1 - alpha) * g
-            spread = xp.maximum(v - a * a, 0)  # negative only through rounding
-        step = g / (xp.sqrt(spread) + group["eps"])
-        if group["momentum"]:
-            b = state["momentum_buffer"]
-            b *= group["momentum"]
-            b += step
-            step = b
-        return w - group["lr"] * step

@@ -214,8 +214,8 @@ def room(*shape):
 
 
 STEPS = [
-    pytest.param("lstm_unit", recurrent.lstm_gates, lstm_unit, ["a", "cell", "h"], id="lstm_unit"),
-    pytest.param("lstm_unit_backward", recurrent.lstm_slopes, lstm_unit_backward, ["dz", "dc"], id="lstm_unit_backward"),
+    pytest.param("lstm_unit", recurrent.lstm_gates, lstm_unit, ["a", "cell", "h"], id="forward"),
+    pytest.param("lstm_unit_backward", recurrent.lstm_slopes, lstm_unit_backward, ["dz", "dc"], id="backward"),
 ]
 both = pytest.mark.parametrize("dtype", ["float16", "float32"])
 every_step = pytest.mark.parametrize(("kernel", "by_cpu", "build", "results"), STEPS)

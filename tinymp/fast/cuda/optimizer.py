@@ -29,9 +29,10 @@ from ...backend import gpu
 from ...dtypes import float16, float32, float64
 from ...events import here
 from ...fast_path import fast_path
+from ...optim.more.rules import Adagrad
 from ...optim.optimizer import Optimizer
 from ...optim.result import StepResult
-from ...optim.rules import SGD, Adagrad, Adam
+from ...optim.rules import SGD, Adam
 from ...parameter import Parameter
 from . import philox, recording, tables
 from .kernels import Kernels, signatures

@@ -12,7 +12,8 @@ from ..functions import Dropout, Function, padded
 from ..init import parameter
 from ..module import Module
 
-__all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "CTCLoss", "ConstantPad2d"]
+__all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d"]
+__all__ += ["CTCLoss", "ConstantPad2d"]
 __all__ += ["ELU", "GELU", "GLU", "Dropout1d", "Dropout2d", "Hardswish", "Hardtanh", "HuberLoss", "KLDivLoss"]
 __all__ += ["LocalResponseNorm", "LogSigmoid", "MaxPool1d", "Mish", "PReLU", "PixelShuffle", "ReLU6"]
 __all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "SmoothL1Loss", "Softplus"]
@@ -89,6 +90,10 @@ class MaxPool1d(Function, op=ops.max_pool1d, last="ceil_mode"):
 
 class AvgPool1d(Function, op=ops.avg_pool1d):
     """The mean of every window; stride None means kernel_size. See `ops.avg_pool1d`."""
+
+
+class AvgPool2d(Function, op=ops.avg_pool2d):
+    """The mean of every window; stride None means kernel_size. See `ops.avg_pool2d`."""
 
 
 class AdaptiveAvgPool1d(Function, op=ops.adaptive_avg_pool1d):
