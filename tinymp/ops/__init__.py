@@ -128,7 +128,6 @@ if TYPE_CHECKING:
     from ..vision.roi import roi_align, roi_pool
     from .more.arithmetic import *
     from .more.attention import scaled_dot_product_attention
-    from .more.avg_pool import avg_pool2d
     from .more.ctc import ctc_loss
     from .more.einsum import einsum
     from .more.embedding_bag import embedding_bag
