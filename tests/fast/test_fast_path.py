@@ -53,7 +53,7 @@ def kernels_of_ops():
 def test_every_op_runs_without_a_kernel(name, gpu, kernels_of_ops, monkeypatch):
     if not hasattr(gpu.xp, "launched"):
         pytest.skip("only the stand-in tells what was launched")
-    monkeypatch.setattr(fast_path, "off", {"forward", "backward", "columns", "fold"})
+    monkeypatch.setattr(fast_path, "off", {"forward", "backward", "columns", "fold", "unit", "unit_backward"})
     before = len(gpu.xp.launched)
     with mp.device("gpu"):
         results = CALLS[name]()

@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(MOST) batch_norm_channels(
     float r = 1.0f / sqrtf(v + eps);
     if (threadIdx.x == 0) {
         mean[c] = m, var[c] = v, rstd[c] = r;
-        float unbiased = v * (static_cast<float>(at.n) / (at.n - 1));
+        float unbiased = v * (at.n / (at.n - 1.0f));
         if (running_mean) running_mean[c] = (1.0f - share) * running_mean[c] + share * m;
         if (count && c == 0) ++*count;
         if (running_var) running_var[c] = (1.0f - share) * running_var[c] + share * unbiased;

@@ -48,7 +48,7 @@ def apply(optimizer: Optimizer, ready: list[tuple[Group, Parameter]], skip: Any)
         if len(batch) > 1:
             quietly(together, optimizer, batch)
         else:
-            quietly(optimizer._update_all, batch)
+            optimizer.apply(batch, skip)
     return StepResult.APPLIED
 
 

@@ -56,7 +56,7 @@ def erfc(device: Device, x: Array) -> Array:
     for coefficient in _ERFCX[-2::-1]:
         y *= u
         y += coefficient
-    head = (z.view(np.uint32) & np.uint32(0xFFFFF000)).view(float32)
+    head = (z.view(np.uint32) & np.uint32(0xFFFFF000)).view(z.dtype)
     y *= xp.exp(-head * head)
     y *= xp.exp((head - z) * (head + z))
     two = xp.signbit(x) * float32.type(2)
