@@ -17,6 +17,7 @@ import numpy as np
 
 from .dtypes import FLOATING, FP32_OVERFLOW, require_fit
 from .events import NAMES, type_name
+from .events import flag as flag
 from .tensor import Tensor
 
 # Answers a call whose arguments do not fit (its name, function, arguments and error), or returns NotImplemented. Set by
@@ -208,13 +209,6 @@ def sizes(op: str, name: str, shape: tuple, keyword: dict) -> tuple[int, ...]:
     if None in found:
         raise TypeError(f"{op}: expected integers for `{name}`, got {shape!r}")
     return tuple([n for n in found if n is not None])
-
-
-def flag(op: str, name: str, value: Any) -> bool:
-    """value as a bool, if it is True or False (or NumPy's); TypeError for anything else, also if truthy ("False")."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{op}: expected `{name}` to be True or False, got {value!r}")
-    return bool(value)
 
 
 def number(

@@ -23,7 +23,7 @@ from __future__ import annotations
 import inspect
 import re
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from . import backend
-from .backend.memory import explain
+from .backend.memory import explain, explained
 from .dtypes import FLOATING, HALVES, float32
 from .events import NAMES, here, running, tell, type_name
 from .events import backward as backward_run
@@ -69,6 +69,7 @@ class Variable:
     grad_array: Any
     grad_scale: Any
     grad_fn: Op | None
+    result: Callable[..., Any]  # a new Tensor with this array, for the result of an op on this one
 
     def __init__(self, array: Array, requires_grad: bool, grad_fn: Op | None = None, output_nr: int = 0) -> None:
         self.array, self.requires_grad = array, requires_grad
@@ -77,10 +78,6 @@ class Variable:
         self._version = [0]  # in a list, so that views of its memory can share it
 
     version = property(lambda self: self._version[0], doc="How often its memory was changed in place.")
-
-    def result(self, array: Array, requires_grad: bool = False, grad_fn: Op | None = None, output_nr: int = 0) -> Any:
-        """A new Tensor with this array, for the result of an op on this one."""
-        raise NotImplementedError
 
     def bump_version(self) -> None:
         """Count a change of its memory in place, so that the backward of an op that saved this memory raises.
@@ -373,15 +370,12 @@ class Backward:
         self.root, self.gradient, self.retain = root, gradient, retain
         self.leaves: dict[int, list] = {}
 
+    @explained("backward")
     def run(self) -> None:
         """Do all that `Tensor.backward` does, in a context of its own (`events.quietly`)."""
         backward_run.set(self)
-        try:
-            self.propagate()
-            self.deposit()
-        except Exception as error:
-            explain(error, "backward")
-            raise
+        self.propagate()
+        self.deposit()
         if here.observers:
             tell("summed", self)
 

@@ -250,6 +250,13 @@ def inside(frame: FrameType) -> bool:
     return file.startswith(PACKAGE) and not file.startswith(_SHIPPED)
 
 
+def flag(op: str, name: str, value: Any) -> bool:
+    """value as a bool, if it is True or False (or NumPy's); TypeError for anything else, also if truthy ("False")."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{op}: expected `{name}` to be True or False, got {value!r}")
+    return bool(value)
+
+
 def type_name(x: Any) -> str:
     """The type of x for messages, with its module unless it is built in: other libraries have a Tensor as well."""
     kind = type(x)

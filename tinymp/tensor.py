@@ -13,7 +13,7 @@ from . import backend, dtypes
 from .autograd import Array, Backward, Op, Variable
 from .backend.memory import behind
 from .dtypes import FLOATING, float32, float64, real, require_fit
-from .events import quietly, type_name
+from .events import flag, quietly, type_name
 from .grad_mode import is_grad_enabled
 from .precision import Policy, fit, scalar, widen
 
@@ -43,10 +43,7 @@ class Tensor(Variable):
         if dtype is None and array.dtype == float64 and not hasattr(data, "dtype"):
             dtype = float32  # Python floats become FP32, as in PyTorch; float64 arrays stay float64
         array = array if dtype is None else fit("Tensor", array, dtypes.as_dtype(dtype, "Tensor"))
-        if array.dtype.kind not in "iub" and array.dtype not in FLOATING:
-            raise TypeError(f"Tensor: expected float16, float32, float64, an integer or bool, got {array.dtype}")
-        if requires_grad is not False:
-            _require_flag("Tensor", "requires_grad", requires_grad)
+        requires_grad = flag("Tensor", "requires_grad", requires_grad)
         if requires_grad and array.dtype not in FLOATING:
             raise TypeError(f"Tensor: only floating tensors can require a gradient, got {array.dtype}")
         super().__init__(array, requires_grad)
@@ -238,7 +235,7 @@ class Tensor(Variable):
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set `requires_grad` of a leaf. RuntimeError for a result of an op; TypeError for integers."""
-        _require_flag("requires_grad_", "requires_grad", requires_grad)
+        requires_grad = flag("requires_grad_", "requires_grad", requires_grad)
         if self.grad_fn is not None and not requires_grad:
             raise RuntimeError("requires_grad_: only leaves can stop requiring a gradient; use detach()")
         if requires_grad and self.dtype not in FLOATING:
@@ -268,8 +265,7 @@ class Tensor(Variable):
         RuntimeError without a graph, over an op whose arrays were freed, or without a gradient on a tensor of several
         elements.
         """
-        if not isinstance(retain_graph, bool):
-            raise TypeError(f"backward: expected `retain_graph` to be True or False, got {retain_graph!r}")
+        flag("backward", "retain_graph", retain_graph)
         if not self.requires_grad:
             raise RuntimeError(
                 "backward: this tensor does not require a gradient (no input had requires_grad=True, or it was "
@@ -296,19 +292,12 @@ class Tensor(Variable):
     if TYPE_CHECKING:  # tinymp.ops.bind gives Tensor these methods at import; see `ops/__init__.py`
 
         def __getattr__(self, name: str) -> Callable[..., Any]: ...
-        def __getitem__(self, index: Any) -> Tensor: ...
         def __setitem__(self, index: Any, value: Any) -> None: ...
-        def __add__(self, other: Any) -> Tensor: ...
-        def __radd__(self, other: Any) -> Tensor: ...
-        def __sub__(self, other: Any) -> Tensor: ...
-        def __rsub__(self, other: Any) -> Tensor: ...
-        def __mul__(self, other: Any) -> Tensor: ...
-        def __rmul__(self, other: Any) -> Tensor: ...
-        def __truediv__(self, other: Any) -> Tensor: ...
-        def __rtruediv__(self, other: Any) -> Tensor: ...
-        def __pow__(self, exponent: Any) -> Tensor: ...
         def __neg__(self) -> Tensor: ...
-        def __matmul__(self, other: Any) -> Tensor: ...
+        def _operator(self, other: Any) -> Tensor: ...
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _operator
+        __truediv__ = __rtruediv__ = __pow__ = __matmul__ = __getitem__ = _operator
 
 
 class Gradient(Tensor):
@@ -346,12 +335,6 @@ def array_of(how: str, x: Any) -> Array:
         return backend.of(x).xp.asarray(x)
     except ValueError as error:
         raise ValueError(f"{how}: expected numbers in rows of equal length; {error}") from None
-
-
-def _require_flag(how: str, name: str, value: Any) -> None:
-    """TypeError unless value is True or False: `arguments.flag` lies above this module."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{how}: expected `{name}` to be True or False, got {value!r}")
 
 
 def _host(x: Any) -> Any:
