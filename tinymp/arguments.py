@@ -255,13 +255,8 @@ def whole(op: str, name: str, value: Any) -> int:
 
 
 def count(op: str, name: str, value: Any) -> int:
-    """value, if it is a positive integer."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{op}: expected `{name}` to be an integer, got {value!r}")
-    if not 1 <= value < 2**63:
-        bound = "positive" if value < 1 else "below 2^63"
-        raise ValueError(f"{op}: expected `{name}` to be {bound}, got {value!r}")
-    return value
+    """value as a Python int, if it is a positive integer."""
+    return integers(op, name, value, 1, 1)[0]
 
 
 def choice(op: str, name: str, value: Any, allowed: tuple) -> Any:
@@ -296,7 +291,8 @@ def listed(op: str, name: str, value: Any) -> list:
 def instance(op: str, name: str, value: Any, kind: type[K]) -> K:
     """value, if it is of this class."""
     if not isinstance(value, kind):
-        raise TypeError(f"{op}: expected `{name}` to be a {kind.__name__}, got {type_name(value)}")
+        a = "an" if kind.__name__[0] in "AEIO" else "a"
+        raise TypeError(f"{op}: expected `{name}` to be {a} {kind.__name__}, got {type_name(value)}")
     return value
 
 

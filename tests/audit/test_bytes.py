@@ -17,7 +17,7 @@ from tinymp import nn, ops, optim, statistics
 from tinymp.audit.bytes import ROLES, ByteLedger, saved_nbytes, total
 from tinymp.audit.histograms import Exponents
 from tinymp.audit.ledger import Ledger
-from tinymp.audit.predict import predict
+from tinymp.audit.predict import another_iteration, predict
 from tinymp.audit.products import Products
 
 pytestmark = pytest.mark.cpu  # exact numbers are those of the CPU's definitions; fast paths on a GPU keep other arrays
@@ -489,10 +489,10 @@ def test_on_a_gpu(gpu):
 def test_a_layer_that_dies_during_a_prediction_leaves_no_note():
     layer = nn.BatchNorm1d(3)
     layer(mp.tensor(np.ones((4, 3), "float32")))
-    with statistics.set_aside():
+    with another_iteration():
         del layer
         gc.collect()
-    assert not statistics._iteration.open
+    assert not statistics.iteration.open
 
 
 def test_a_prediction_settles_no_notes_of_the_training():

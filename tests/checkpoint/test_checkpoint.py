@@ -319,7 +319,7 @@ def test_an_object_may_have_the_name_of_an_argument(tmp_path):
     [
         ({"step": optim.NoLossScaler()}, ValueError, "Checkpointer: expected names for its objects, got `step`, which"),
         ({"curve": [1.0]}, TypeError, "Checkpointer: expected `curve` to have state_dict and load_state_dict"),
-        ({"keep": 0}, ValueError, "Checkpointer: expected `keep` to be positive, got 0"),
+        ({"keep": 0}, ValueError, "Checkpointer: expected `keep` to be at least 1, got 0"),
         ({"every": 1.5}, TypeError, "Checkpointer: expected `every` to be an integer, got 1.5"),
     ],
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 from .. import backend, ops, optim, statistics
 from ..arguments import function, named
@@ -62,6 +64,16 @@ def predict(
     return ByteLedger(mixed.measured, fp32.measured)
 
 
+@contextmanager
+def another_iteration() -> Iterator[None]:
+    """Within the block, batch norms move their statistics in an iteration that is not part of the training."""
+    aside, statistics.iteration.open = statistics.iteration.open, WeakSet()
+    try:
+        yield
+    finally:
+        statistics.iteration.open = aside
+
+
 def rehearse(
     model: Module,
     *inputs: Any,
@@ -71,7 +83,7 @@ def rehearse(
     instruments: list[Instrument],
 ) -> None:
     """One training step on arrays without memory, for these instruments; see `predict`."""
-    with backend.device("meta"), statistics.set_aside(), unobserved(), use(policy):
+    with backend.device("meta"), another_iteration(), unobserved(), use(policy):
         model = policy.cast(copy.deepcopy(model, _weightless(model)))
         arguments = [policy.cast(_input(x)) for x in inputs]
         rule = _optimizer(optimizer, model)

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
 
 from .. import backend, statistics
-from ..arguments import count, loss_scale, number, tensor
+from ..arguments import count, instance, loss_scale, number, tensor
 from ..autograd import Array, Op, values_of
 from ..backend.memory import explained
 from ..dtypes import FLOATING, HALVES
@@ -277,9 +277,8 @@ class LossScaler(SavedScaler):
 
     def _judged(self, op: str, optimizer: Optimizer) -> list[Parameter]:
         """The parameters whose gradients are to be looked at, of an optimizer that has not stepped yet."""
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"{op}: expected an Optimizer, got {type(optimizer).__name__}")
-        now, params = self._now, [p for p in optimizer.parameters() if p.grad_array is not None]
+        parameters = instance(op, "optimizer", optimizer, Optimizer).parameters()
+        now, params = self._now, [p for p in parameters if p.grad_array is not None]
         if optimizer in now.results:
             interrupted = "" if now.results[optimizer] is not None else ", and was interrupted"
             raise RuntimeError(f"{op}: this optimizer has stepped already{interrupted}; {ENDS}")

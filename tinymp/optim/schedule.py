@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..arguments import count, function, listed, number, same_keys, whole
+from ..arguments import count, function, instance, listed, number, same_keys, whole
 from .optimizer import Optimizer
 from .result import StepResult, any_applied
 
@@ -25,9 +25,7 @@ class Schedule:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._name = type(self).__name__
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"{self._name}: expected an Optimizer, got {type(optimizer).__name__}")
-        self.optimizer = optimizer
+        self.optimizer = instance(self._name, "optimizer", optimizer, Optimizer)
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
         self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]

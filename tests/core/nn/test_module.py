@@ -426,7 +426,7 @@ def test_module_list_and_dict():
 @pytest.mark.parametrize(
     ("act", "error", "message"),
     [
-        (lambda: nn.Sequential(nn.ReLU(), abs), TypeError, "Sequential: expected a Module at place 1, got builtin"),
+        (lambda: nn.Sequential(nn.ReLU(), abs), TypeError, "expected `modules.1.` to be a Module, got builtin"),
         (lambda: nn.Sequential(nn.ReLU())[1], IndexError, r"Sequential: expected an index in \[-1, 0\], got 1"),
         (lambda: nn.ModuleDict()["x"], KeyError, "ModuleDict: expected one of"),
         (lambda: nn.ModuleDict({"keys ": 1}), TypeError, "expected a Module or None, got int"),

@@ -204,9 +204,9 @@ def test_notes_do_not_keep_a_layer_alive():
     m = nn.BatchNorm1d(3)
     m(mp.tensor(batches((6, 3))[0]))
     buffer = weakref.ref(m.running_mean)
-    assert len(statistics._iteration.open) == 1
+    assert len(statistics.iteration.open) == 1
     del m  # the last reference: no collector has to come by, which in another thread would be in the midst of its work
-    assert buffer() is None and not statistics._iteration.open
+    assert buffer() is None and not statistics.iteration.open
 
 
 class Net(nn.Module):
