@@ -658,7 +658,7 @@ def check_places(places, random):
     expect(good, f"places is {places!r:.80}, expected a list of four names of methods, as strings.")
     looked_for = (
         (_assigns("self.edges"), "Look for the method that assigns `self.edges`."),
-        (_calls("heapq.heappop"), "A heap gives the op with the largest `sequence`, your `number`, first."),
+        (_calls("insort"), "The ops that wait are sorted by their `sequence`, your `number`: the last comes first."),
         (_calls("self.run"), 'Look for `self.run("backward", ...)`.'),
         (_assigns("leaf.grad_array"), "Look for the method that assigns `leaf.grad_array`."),
     )

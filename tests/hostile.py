@@ -39,7 +39,6 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "sgd": lambda: optim.SGD(_with_gradients(), 0.1),
     "sgd_scaled": lambda: optim.SGD(_with_gradients(scale=8.0), 0.1),
     "sgd_partly": lambda: optim.SGD([*_with_gradients(), nn.Parameter([1.0])], 0.1),
-    "sgd_with_wrong_grad": lambda: optim.SGD(_with_gradients(np.ones(9, "float32")), 0.1),
     "schedule": lambda: optim.StepLR(optim.SGD(_with_gradients(), 0.1), 2),
     "plateau": lambda: optim.ReduceLROnPlateau(optim.SGD(_with_gradients(), 0.1)),
     "scaler": optim.DynamicLossScaler,

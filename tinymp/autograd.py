@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from . import backend
-from .backend.memory import explain, explained
+from .backend.memory import explain
 from .dtypes import FLOATING, HALVES, float32
 from .events import NAMES, here, running, tell, type_name
 from .events import backward as backward_run
@@ -287,10 +287,8 @@ class Op:
     def _record(self, tensors: list) -> None:
         """Make this op a node of the graph, which knows what it has saved of its arguments and results."""
         kept = {id(backend.owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
-        if kept:
-            self.versions = [(t._version, t._version[0]) for t in tensors if id(backend.owner_of(t.array)) in kept]
-        self.keeps, self.sequence = bool(kept), next(_sequence)
-        self.policy = kept_policy.get()
+        self.versions = [(t._version, t._version[0]) for t in tensors if kept and id(backend.owner_of(t.array)) in kept]
+        self.keeps, self.sequence, self.policy = bool(kept), next(_sequence), kept_policy.get()
         for s in self.saved:
             wrong = getattr(s, "dtype", self.storage) != self.storage and s.dtype in FLOATING
             if wrong and not any(s is t.array for t in tensors):
@@ -365,17 +363,20 @@ class Backward:
     """
 
     scale: Any = 1.0
+    leaves: dict[int, list]
 
     def __init__(self, root: Variable, gradient: Array, retain: bool = False) -> None:
-        self.root, self.gradient, self.retain = root, gradient, retain
-        self.leaves: dict[int, list] = {}
+        self.root, self.gradient, self.retain, self.leaves = root, gradient, retain, {}
 
-    @explained("backward")
     def run(self) -> None:
         """Do all that `Tensor.backward` does, in a context of its own (`events.quietly`)."""
         backward_run.set(self)
-        self.propagate()
-        self.deposit()
+        try:
+            self.propagate()
+            self.deposit()
+        except Exception as error:
+            explain(error, "backward")
+            raise
         if here.observers:
             tell("summed", self)
 

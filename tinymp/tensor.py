@@ -207,7 +207,14 @@ class Tensor(Variable):
 
     @grad.setter
     def grad(self, value: Any) -> None:
-        self.grad_array = value.array if isinstance(value, Tensor) else value
+        """ValueError for another shape, TypeError for what holds no floating numbers; arrays come to its device."""
+        if value is not None and not hasattr(value, "rows"):
+            array = value.array if isinstance(value, Tensor) else real("grad", array_of("grad", value), value)
+            value = backend.of(self.array).asarray(array)
+        if value is not None and (value.shape != self.shape or value.dtype not in FLOATING):
+            error = ValueError if value.dtype in FLOATING else TypeError
+            raise error(f"grad: expected floating numbers of shape {self.shape}, got {value.dtype} {value.shape}")
+        self.grad_array = value
 
     # ---- in place, outside the graph
 

@@ -46,7 +46,8 @@ def planted(policy, values=None):
     p = nn.Parameter(mp.tensor(w if values is None else values))
     p = policy.cast(p)
     p.name = "w"
-    give(p, -dw)
+    if values is None:
+        give(p, -dw)
     return p, optim.SGD([("w", p)], lr=1.0)
 
 

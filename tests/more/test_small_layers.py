@@ -94,7 +94,7 @@ def test_lists_and_dicts_of_parameters():
     assert all(np.array_equal(a, b) for a, b in zip(ours.state_dict().values(), theirs.state_dict().values()))
     assert len(ours.each) == 4 and len(ours.each[1:3]) == 2 and ours.each[1:3][0] is ours.each[1]
     assert list(ours.named) == ["a", "b"] and "b" in ours.named and ours.named["a"].requires_grad
-    with pytest.raises(TypeError, match="ParameterList: expected a Parameter at place 0, got int"):
+    with pytest.raises(TypeError, match=r"ParameterList: expected `parameters.0.` to be a Parameter, got int"):
         nn.ParameterList([1])
     with pytest.raises(IndexError, match=r"ParameterList: expected an index in \[-4, 3\], got 4"):
         ours.each[4]

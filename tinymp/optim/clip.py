@@ -8,13 +8,12 @@ from typing import Any
 
 from .. import backend
 from ..arguments import flag, listed, number, require_unscaled
-from ..autograd import Array, values_of, with_values
+from ..autograd import values_of, with_values
 from ..backend.memory import explained
-from ..events import quietly, type_name
+from ..events import quietly
 from ..parameter import Parameter
 from ..precision import reduce, to_dtype, widen
 from ..tensor import Tensor, tensor
-from .groups import fits
 
 CLIPPED = "use a smaller model, for clipped gradients are FP32"  # what helps against a full memory
 
@@ -45,7 +44,8 @@ def clip_norm(params: list[Tensor], max_norm: float, norm_type: float, error_if_
     """`clip_grad_norm_` for parameters that all have a gradient."""
     total: Any = None
     for p in params:
-        g = widen(summable(p.grad_array))
+        g = p.grad_array
+        g = widen(g.summable() if hasattr(g, "summable") else g)  # each number of sparse rows once
         axes, xp = tuple(range(g.ndim)), backend.of(g).xp
         if norm_type == math.inf:
             part = reduce(xp.abs(g), axes, "max").reshape(()) if g.size else xp.zeros((), g.dtype)
@@ -78,11 +78,6 @@ def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: fl
         p.grad_array = with_values(p.grad_array, backend.of(g).xp.clip(g, -limit, limit))
 
 
-def summable(g: Any) -> Array:
-    """The array that holds a gradient's numbers, each of them once."""
-    return g.summable() if hasattr(g, "summable") else g
-
-
 def _with_gradient(op: str, parameters: Any) -> list[Tensor]:
     """The parameters that have a gradient; none of them may carry a loss scale."""
     params = []
@@ -91,8 +86,5 @@ def _with_gradient(op: str, parameters: Any) -> list[Tensor]:
             raise TypeError(f"{op}: expected Parameters, got {type(p).__name__}; pass model.parameters()")
         require_unscaled(op, p, "scaler.unscale_(optimizer) first")
         if p.grad_array is not None:
-            if not fits(g := values_of(p.grad_array), p):
-                got = f"{type_name(g)} of {getattr(g, 'dtype', 'no dtype')}"
-                raise TypeError(f"{op}: expected gradients that are floating arrays on {p.device}, got {got}")
             params.append(p)
     return params

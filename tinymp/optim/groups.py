@@ -239,11 +239,3 @@ class Groups:
         if name in self.squares and (array < 0).any():
             raise ValueError(f"{where}: expected {entry} to be at least 0, got {array.min():g}")
         return backend.of(p.array).asarray(kept)
-
-
-def fits(g: Any, p: Any) -> bool:
-    """True if the array of a gradient holds floating numbers where p is, and computes as p's: a masked array hides
-    some, and a np.matrix multiplies in its own way.
-    """
-    computes = backend.of(g) is backend.of(p.array) and not isinstance(g, np.matrix) and not masked(g)
-    return computes and getattr(g, "dtype", object) in FLOATING

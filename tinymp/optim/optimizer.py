@@ -12,7 +12,7 @@ from ..events import Update, here, quietly, running, tell
 from ..fast_path import find
 from ..parameter import Parameter
 from ..precision import UPDATE, policy_in_use, store, widen
-from .groups import Group, Groups, State, fits
+from .groups import Group, Groups, State
 from .result import StepResult
 
 
@@ -81,11 +81,6 @@ class Optimizer(Groups):
                 if not p.requires_grad or g is None:
                     missing += [p] if p.requires_grad else []
                     continue
-                if getattr(g, "shape", None) != p.shape or not fits(values_of(g), p):
-                    raise RuntimeError(
-                        f"{self._name}.step: expected the grad of parameter {self.label(p)} to be a floating array of "
-                        f"its shape on {p.device}, got {type(g).__name__} {getattr(g, 'shape', '')}"
-                    )
                 if hasattr(g, "rows") and group.get("weight_decay"):
                     raise RuntimeError(
                         f"{self._name}.step: the weight_decay {group['weight_decay']:g} is for all rows of parameter "

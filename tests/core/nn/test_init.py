@@ -152,7 +152,7 @@ def test_gains(name, param, gain):
         (lambda: init.normal_(weight(2), generator=3), TypeError, "expected `generator` to be a numpy.random.Gen"),
         (lambda: init.zeros_(np.zeros(2)), TypeError, "expected a Tensor for `tensor`, got "),
         (lambda: init.zeros_(mp.tensor([1])), TypeError, "expected `tensor` to be floating, got int64"),
-        (lambda: init.constant_(mp.MIXED.cast(nn.Linear(1, 1)).bias, 7e4), ValueError, "constant_: a value of magnitude 7"),
+        (lambda: init.constant_(mp.MIXED.cast(nn.Linear(1, 1)).bias, 7e4), ValueError, "constant_: a value of"),
         (lambda: init.constant_(mp.tensor([1.0]).half(), 7e4), ValueError, "does not fit FP16"),
     ],
 )
