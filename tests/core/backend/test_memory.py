@@ -115,7 +115,7 @@ def test_a_gpus_error_is_explained_once(gpu):
 def test_what_else_asks_for_memory():
     """Unscaling and clipping, whose results are in FP32, and the batches of a loader, in its thread."""
     w = nn.Parameter(np.ones((1, 1), "float16"))
-    w.grad, w.grad_scale = np.broadcast_to(np.float16(1), (LARGE, LARGE)), 8.0
+    w.grad_array, w.grad_scale = np.broadcast_to(np.float16(1), (LARGE, LARGE)), 8.0
     model = "use a smaller model"
     with pytest.raises(MemoryError, match=rf"^unscale_: the memory is full .*; leave it out: .*, or {model}\. Free"):
         optim.StaticLossScaler(8.0).unscale_(optim.SGD([w], lr=0.1))
