@@ -28,11 +28,6 @@ from .summary import findings
 from .trace import Trace
 from .updates import LostUpdates
 
-BASE = (
-    "On the GPU the audited steps ran the base (ops/base.py): the enabled fast paths of CUDA do not run while an audit "
-    "listens."
-)
-
 
 @named
 def audit(
@@ -104,6 +99,7 @@ class Audit:
         own += [self.scale, self.bytes, self.products, self.shadow, self.formats, self.accumulators, self._trace]
         self._listener = Listener([*[i for i in own if i is not None], *instruments], every)
         self._part = f"one step in {every:,}" if every > 1 else ""
+        self._beside_fast = False  # fast paths of CUDA were enabled, which do not run while an audit listens
 
     def __enter__(self) -> Audit:
         if self._trace is not None:
@@ -113,6 +109,7 @@ class Audit:
                 rename(error, "audit")
                 raise
         self._listener.__enter__()
+        self._beside_fast |= _fast_on_gpu()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
@@ -120,6 +117,7 @@ class Audit:
             if isinstance(error, Exception):
                 self.crash.keep(f"it ended with {type(error).__name__}: {error}")
         finally:
+            self._beside_fast |= _fast_on_gpu()
             self._listener.__exit__(kind, error, trace)
             if self._trace is not None:
                 self._trace.close("" if kind is None else kind.__name__)
@@ -143,7 +141,7 @@ class Audit:
         content = {
             "environment": dict(info()),
             "policy": "; ".join(map(str, self._listener.policies.values())),
-            "summary": {"iterations": self._listener.iterations, "part": self._part},
+            "summary": {"iterations": self._listener.iterations, "part": self._part, "fast": self._beside_fast},
             **found._asdict(),
             "ledger": [row.as_dict() for row in self.ledger],
             "crash": self.crash.as_dict(),
@@ -177,7 +175,6 @@ class Audit:
         worst = worst[:lossy] or worst
         head = f"What loses most, {len(worst)}" if lossy else f"Nothing was lost; {len(worst)}"
         parts = [
-            BASE if gpu.array_type is not None and "cuda" in enabled else "",
             str(self.crash) if self.crash.found else "",
             "\n".join(f.text.replace("\N{NO-BREAK SPACE}", " ") for f in findings(content)),
             *[
@@ -187,3 +184,7 @@ class Audit:
             f"{head} of the ledger's {len(self.ledger)} rows:\n\n{worst.fitted(width)}" if worst else "",
         ]
         return "\n\n".join(part for part in parts if part)
+
+
+def _fast_on_gpu() -> bool:
+    return gpu.array_type is not None and "cuda" in enabled

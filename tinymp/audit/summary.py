@@ -72,6 +72,13 @@ def _statements(content: dict[str, Any]) -> Iterator[_Statement]:
     summary = summarise(content)
     if part := summary.get("part"):
         yield _Statement(f"Only {part} was looked at; all counts are of that part.", "ledger", NOTE)
+    if summary.get("fast"):
+        text = (
+            "On the GPU all that was looked at ran the base (ops/base.py, optim/optimizer.py). Fast paths of CUDA were "
+            "enabled: they train what is not looked at. They round at the same places, but sum in another order, so "
+            "that the last bits are not those that were counted here."
+        )
+        yield _Statement(text, "ledger", NOTE)
     yield from _about_steps(content.get("scale") or {}, summary)
     yield from _about_roundings(content.get("ledger") or [], summary)
     yield from _about_updates(content.get("updates") or [])

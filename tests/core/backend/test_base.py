@@ -267,16 +267,41 @@ def test_an_audit_hears_what_trains_bit_for_bit(policy):
     rows = {f"{name}_rows{phase}" for name in ("softmax", "log_softmax", "layer_norm") for phase in ("", "_backward")}
     others = {"batch_norm_channels", "batch_norm_channels_backward", "images_to_columns", "columns_to_images"}
     assert launches() is None or rows | others <= set(launches()[before:])
-    assert "ran the base" not in str(audit)
-    mp.enable_fast("cuda")
-    try:
-        assert "ran the base" in str(audit) and mp.info()["fast paths"] == "cpu, cuda"
-    finally:
-        mp.enable_fast("cuda", False)
     if policy is mp.MIXED:
         rounded = {(row["op"], row["phase"]) for row in audit.as_dict()["ledger"] if row["rounded"]}
         for op in ("conv2d", "batch_norm", "layer_norm", "softmax", "log_softmax", "linear"):
             assert {(op, "forward"), (op, "backward")} <= rounded
+
+
+def test_an_audit_says_which_path_it_heard(fast_cuda):
+    """Beside enabled fast paths it hears the base, bit for bit; the steps outside of it run them."""
+
+    def step():
+        mp.manual_seed(3)
+        with mp.device("gpu"):
+            net = mp.MIXED.cast(network())
+            optimizer, scaler = mp.optim.SGD(net.parameters(), lr=0.1), mp.optim.StaticLossScaler(64.0)
+            x = mp.MIXED.cast(mp.Tensor(on_device(randn(3, 2, 8, 8))))
+        before = len(launches() or ())
+        scaler.scale((net(x).float() ** 2).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return [p.master.get() for p in net.parameters()], set((launches() or ())[before:])
+
+    _, kernels = step()
+    assert launches() is None or {"sgd", "batch_norm_forward"} <= kernels
+    with mp.audit() as beside:
+        heard, kernels = step()
+    assert not {"sgd", "batch_norm_forward"} & kernels
+    mp.enable_fast("cuda", False)
+    alone, _ = step()
+    with mp.audit() as audit:
+        step()
+    for one, other in zip(heard, alone, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert "ran the base" in str(beside) and "ran the base" not in str(audit)
+    mp.enable_fast("cuda")
+    assert "ran the base" not in str(audit) and mp.info()["fast paths"] == "cpu, cuda"
 
 
 def test_a_study_runs_the_definitions(monkeypatch):
