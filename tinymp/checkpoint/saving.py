@@ -266,7 +266,7 @@ def safetensors_module() -> Any:
     try:
         import safetensors.numpy
     except ImportError:
-        raise ImportError(f"checkpoints are safetensors files: {hint('checkpoint')}") from None
+        raise ImportError(f"checkpoints need pip install safetensors, or {hint('checkpoint')}") from None
     return safetensors
 
 

@@ -25,6 +25,7 @@ def grad(
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool = False,
 ) -> tuple:
     """The gradients of outputs with respect to leaves, as Tensors, which `grad` of these leaves does not get.

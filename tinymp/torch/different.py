@@ -17,7 +17,7 @@ DIFFERENT = {
     **{f"nn.{name}3d": _NO_3D for name in ("Conv", "ConvTranspose", "BatchNorm", "MaxPool", "AvgPool", "Dropout")},
     **{f"nn.functional.{name}3d": _NO_3D for name in ("conv", "conv_transpose", "max_pool", "avg_pool")},
     **dict.fromkeys(["sparse", "sparse_coo_tensor"], _SPARSE),
-    **dict.fromkeys(["distributed", "multiprocessing", "nn.parallel", "nn.SyncBatchNorm"], _PROCESSES),
+    **dict.fromkeys(["distributed", "multiprocessing", "nn.SyncBatchNorm"], _PROCESSES),
     **dict.fromkeys(["fft", "complex", "view_as_complex", "view_as_real", "polar", "complex64", "cfloat"], _COMPLEX),
     **dict.fromkeys(["jit", "fx", "onnx", "export", "_dynamo"], _COMPILE),
     **dict.fromkeys(["func", "autograd.functional"], SECOND),

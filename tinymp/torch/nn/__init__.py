@@ -29,4 +29,4 @@ class DataParallel(Module):
         return self.module(*args, **options)
 
 
-fill(globals(), "torch.nn", names("nn", _NAMES), "functional init utils")
+fill(globals(), "torch.nn", names("nn", _NAMES), "functional init parallel utils")
