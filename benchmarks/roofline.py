@@ -43,7 +43,7 @@ from tinymp.events import here
 from tinymp.fast.cuda.kernels import signatures
 from tinymp.ops.conv import Conv2d, ConvTranspose2d
 
-from . import models
+from . import models, steps
 from .machine import device
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "gpu.md"
@@ -87,6 +87,8 @@ HOST = {"kernel": 6e-6, "cuBLAS": 20e-6, "CuPy": 10e-6}
 TABLES = {
     "rescale": {"half": (2, 0), "float": (4, 0)},
     "sgd": {"half": (2 + 4 + 4, 4 + 4 + 2), "float": (4 + 4 + 4, 4 + 4)},
+    "adam": {"half": (2 + 4 + 4 + 4, 4 + 4 + 4 + 2), "float": (4 + 4 + 4 + 4, 4 + 4 + 4)},
+    "adam_begin": {"half": (0, 0), "float": (0, 0)},
     "sgd_begin": {"half": (0, 0), "float": (0, 0)},  # some bytes per tensor
     "copy_all": {"half": (0, 0), "float": (0, 0)},  # running statistics: some bytes per channel
 }
@@ -386,11 +388,32 @@ NETWORKS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
         partial(models.language_model, vocabulary=10000, embedding=1024, hidden=1024), (64, 64)
     ),
 }  # fmt: skip
+# of benchmarks/steps.py; only their launches are counted
+PROGRAMS: dict[str, Callable[[mp.Policy], Callable[[], Any]]] = {
+    "MNIST CNN, batch 64, Adam": partial(steps.classifier, "mnist_cnn"),
+    "LSTM 2 x 256, 64 words, batch 32, Adam": partial(steps.classifier, "lstm"),
+    "GPT, 4 blocks of 128, 128 characters, batch 16, Adam": steps.gpt,
+    "DCGAN 64 x 64, batch 32, both networks, Adam": steps.gan,
+}
 ROWS = 10  # of a table
+
+
+def launches(make: Callable[[mp.Policy], Callable[[], Any]], policy: mp.Policy, fast: bool = False) -> int:
+    """Of the second step of a program."""
+    with walking(H100.capability, fast) as walk:
+        step = make(policy)
+        for _ in range(2):
+            walk.work.clear()
+            step()
+    return sum(w.launches for w in walk.work.values())
 
 
 def text() -> str:
     """The generated part of docs/gpu.md."""
+    counts = ["| launches in a step of | FP32 | mixed | mixed, fast/cuda |", "|---" * 4 + "|"]
+    for name, make in PROGRAMS.items():
+        every = [launches(make, mp.FP32), launches(make, mp.MIXED), launches(make, mp.MIXED, fast=True)]
+        counts.append("| " + " | ".join([name, *map(str, every)]) + " |")
     work = {
         (name, capability, fast): step_work(network, shape, capability, fast)
         for name, (network, shape) in NETWORKS.items()
@@ -410,8 +433,8 @@ def text() -> str:
                 cells = [name.partition(",")[0], on.name, "fast/cuda" if fast else "the base"]
                 cells += [str(sum(w.launches for w in every)), _number(size), *map(_number, times)]
                 lines.append("| " + " | ".join([*cells, _number(predicted) if fast else ""]) + " |")
-    parts = [BEGIN, "\n".join(lines)]
-    for on, fast in ((H100, False), (V100, False), (H100, True)):
+    parts = [BEGIN, "\n".join(counts), "\n".join(lines)]
+    for on, fast in ((H100, False), (H100, True)):
         title = f"{on.name}, {'fast/cuda' if fast else 'the base'}: {RESNET}"
         parts.append(table(title, work[RESNET, on.capability, fast], on))
     return "\n\n".join([*parts, END])

@@ -229,17 +229,18 @@ extern "C" __global__ void lstm_unit(const T* z, const float* m, const T* c, R* 
     store(cell + e, state), store(h + e, o * tanhf(state));  // rounds: `store`
 }
 
-// d: the gradient of h;  dc: that of the state, then that of the state before
+// dh: the gradient of h, without dy where that is given;  dc: that of the state, then that of the state before
 extern "C" __global__ void lstm_unit_backward(
-    const T* gates, const T* cell, const T* before, const float* d, float* dc, R* dz, int units, int H) {
+    const T* gates, const T* cell, const T* before, const float* dh, const float* dy, float* dc, R* dz, int units,
+    int H) {
     int e = blockIdx.x * blockDim.x + threadIdx.x;
     if (e >= units) return;
     long long at = e / H * 4ll * H + e % H;
     auto gate = [&](int k) { return widen(gates[at + k * H]); };
     float i = gate(0), f = gate(1), g = gate(2), o = gate(3), t = tanhf(widen(cell[e]));
-    float s = dc[e] + d[e] * (o * (1.0f - t * t));
+    float d = dy ? dh[e] + dy[e] : dh[e], s = dc[e] + d * (o * (1.0f - t * t));
     store(dz + at, s * g * (i - i * i)), store(dz + at + H, s * widen(before[e]) * (f - f * f));  // rounds: `store`
-    store(dz + at + 2 * H, s * i * (1.0f - g * g)), store(dz + at + 3 * H, d[e] * t * (o - o * o));  // rounds: `store`
+    store(dz + at + 2 * H, s * i * (1.0f - g * g)), store(dz + at + 3 * H, d * t * (o - o * o));  // rounds: `store`
     dc[e] = s * f;
 }
 

@@ -199,16 +199,16 @@ def products(w: Array, rows: Array) -> Array:
 
 
 @base(LSTM.unit)
-def lstm_unit(op: LSTM, z: Array, m: Array, c: Array, cell: Array, h: Array) -> None:
+def unit(op: LSTM, z: Array, m: Array, c: Array, cell: Array, h: Array) -> None:
     in_place(op, "lstm_unit", (z, cell, h), z, m, c)
 
 
 @base(LSTM.unit_backward)
-def lstm_unit_backward(op: LSTM, gates: Array, cell: Array, before: Array, d: Array, dc: Array, dz: Array) -> None:
-    in_place(op, "lstm_unit_backward", (dz,), gates, cell, before, d, dc)
+def unit_backward(op: LSTM, gates: Array, cell: Array, before: Array, d: Array, dy: Any, dc: Array, dz: Array) -> None:
+    in_place(op, "lstm_unit_backward", (dz,), gates, cell, before, d, dy, dc)
 
 
-def in_place(op: LSTM, name: str, targets: tuple[Array, ...], *arrays: Array) -> None:
+def in_place(op: LSTM, name: str, targets: tuple[Array, ...], *arrays: Any) -> None:
     """A kernel that writes into targets; while an observer listens, `store` rounds what goes there."""
     units = arrays[2]
     results = [made(y) for y in targets] if here.inside else targets

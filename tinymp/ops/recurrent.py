@@ -174,11 +174,12 @@ class LSTM(Recurrent):
         h[...] = store(o * xp.tanh(wide), like=h)
 
     @replaceable(lambda op: op.device.name)
-    def unit_backward(self, gates: Array, cell: Array, before: Array, d: Array, dc: Array, dz: Array) -> None:
+    def unit_backward(self, gates: Array, cell: Array, before: Array, d: Array, dy: Any, dc: Array, dz: Array) -> None:
         """Of such a step, in place: dz (n, 4 H) is written, and dc, FP32, goes on to the step before.
 
-        before: the state before; d: the gradient of h, FP32.
+        before: the state before; d: the gradient of h, FP32; dy: what is still to be added to it, or None.
         """
+        d = d if dy is None else d + dy
         xp = self.xp
         i, f, g, o = xp.split(widen(gates), 4, 1)
         t = xp.tanh(widen(cell))
@@ -194,14 +195,14 @@ class LSTM(Recurrent):
         h_before = steps.before(xp, h_first, steps.pack(xp, y), self.reverse)
         c_before = steps.before(xp, c_first, cells, self.reverse)
         dh, dc = widen(self.state(dh_n, w_hh.shape[1], x)), widen(self.state(dc_n, cells.shape[1], x))
-        dys = None if dy is None else widen(steps.pack(xp, dy))
+        dys = None if dy is None else xp.ascontiguousarray(widen(steps.pack(xp, dy)))
         dz, dp = xp.empty_like(gates), xp.empty_like(h_before)  # dp: with W_hr, the gradients of the outputs
         for rows, n in self.order[::-1]:
-            d = dh[:n] if dys is None else dh[:n] + dys[rows]
+            d, g = dh[:n], None if dys is None else dys[rows]
             if w_hr is not None:
-                dp[rows] = store(d, like=x)
-                d = times(w_hr.T, dp[rows])
-            self.unit_backward(gates[rows], cells[rows], c_before[rows], d, dc[:n], dz[rows])
+                dp[rows] = store(d if g is None else d + g, like=x)
+                d, g = times(w_hr.T, dp[rows]), None
+            self.unit_backward(gates[rows], cells[rows], c_before[rows], d, g, dc[:n], dz[rows])
             dh = steps.after(dh, times(w_hh.T, dz[rows]))
         # Under FP8 it is also a sum of what was stored: the dz of the gates, which no format has rounded
         db = store(reduce(dz, 0, "sum").reshape(-1), like=x)
