@@ -117,6 +117,7 @@ CALLS = {
     **_calls("masked_fill", _rows, diagonal, lambda: 0.0),
     **_calls("gather", _rows, lambda: 1, lambda: tensor(np.zeros((n(4), n(2)), int))),
     **_calls("index_select", _rows, lambda: 0, some),
+    **_calls("index_add", _rows, lambda: 0, lambda: tensor(np.zeros(n(4), int)), lambda: half(4, 6)),
     **_calls("scatter", _rows, lambda: 1, lambda: tensor(np.zeros((n(4), 1), int)), lambda: half(4, 1)),
     **_calls("roi_align roi_pool", lambda: half(1, 2, 4, 4), lambda: tensor([[0.0, 0.0, 0.0, 2.0, 2.0]]), _two),
     **_calls("cat stack", lambda: [half(2, 3), half(2, 3)]),

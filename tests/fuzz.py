@@ -216,8 +216,8 @@ class Dice:
         spatial = 1 if "1d" in op else 2
         if op.endswith(("mm", "matmul", "matmul__")) and name in ("input", "other", "mat2"):
             return self.tensor(((2,) if "bmm" in op else ()) + (2, 2), floating)
-        if op in ("gather", "scatter", "index_select") and name == "index" and shape:
-            return mp.Tensor(np.zeros((1,) * (1 if op == "index_select" else len(shape)), "int64"))
+        if op in ("gather", "scatter", "index_add", "index_select") and name == "index" and shape:
+            return mp.Tensor(np.zeros((1,) * (1 if "index" in op else len(shape)), "int64"))
         if op in ("__and__", "__or__", "__invert__") and name == "input":
             return self.tensor(dtype="bool")
         if "attention" in op.lower() and name in ("query", "key", "value"):

@@ -17,6 +17,8 @@ from .events import flag, quietly, type_name
 from .grad_mode import is_grad_enabled
 from .precision import Policy, fit, scalar, widen
 
+FIRST_ORDER = "there are no second derivatives: what an op saved is freed as backward passes it"
+
 
 class Tensor(Variable):
     """An array that can require a gradient.
@@ -264,20 +266,19 @@ class Tensor(Variable):
         """Forget the gradient."""
         self.grad_array, self.grad_scale = None, 1.0
 
-    def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
+    def backward(self, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
         """Compute the gradient of this tensor with respect to every leaf that requires one, and add it to their `grad`.
 
         gradient: dL/d(this), of this shape and dtype; may be left out for a tensor of one element (1.0).
         retain_graph: keep the arrays that the ops behind it saved, for another backward over them; else they are freed.
         RuntimeError without a graph, over an op whose arrays were freed, or without a gradient on a tensor of several
-        elements.
+        elements; TypeError for create_graph, as there are no second derivatives.
         """
-        flag("backward", "retain_graph", retain_graph)
+        if create_graph or not isinstance(retain_graph, bool):
+            kept = f"create_graph=False: {FIRST_ORDER}" if create_graph else f"a bool, got {retain_graph=}"
+            raise TypeError(f"backward: expected {kept}")
         if not self.requires_grad:
-            raise RuntimeError(
-                "backward: this tensor does not require a gradient (no input had requires_grad=True, or it was "
-                "computed under no_grad or from detached tensors)"
-            )
+            raise RuntimeError("backward: this tensor does not require a gradient: no input does or no_grad cut it off")
         if gradient is None:
             if self.array.size != 1:
                 raise RuntimeError(

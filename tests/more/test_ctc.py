@@ -239,7 +239,7 @@ LP, GOOD = half(5, 2, 4), mp.tensor([[1, 2, 3], [3, 2, 1]])
     [
         (lambda f: f([[0.0]], GOOD, [5, 5], [3, 3]), TypeError, "expected a Tensor for `log_probs`, got list"),
         (lambda f: f(GOOD, GOOD, [5, 5], [3, 3]), TypeError, "expected `log_probs` to be floating, got int64"),
-        (lambda f: f(half(4), GOOD, [5, 5], [3, 3]), ValueError, r"`log_probs` to be \(T, N, C\), .* got \(4,\)"),
+        (lambda f: f(half(4), GOOD, [5, 5], [3, 3]), ValueError, r"`log_probs` to be \(T, N, C\) .* got \(4,\)"),
         (lambda f: f(half(0, 2, 4), GOOD, [0, 0], [0, 0]), ValueError, r"not empty, got \(0, 2, 4\)"),
         (lambda f: f(half(5, 0, 4), GOOD[:0], [], []), ValueError, r"not empty, got \(5, 0, 4\)"),
         (lambda f: f(LP, GOOD.float(), [5, 5], [3, 3]), TypeError, "expected `targets` to be integers, got float32"),

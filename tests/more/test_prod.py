@@ -1,4 +1,4 @@
-"""prod: one rounding, and a gradient that is right where elements are 0."""
+"""prod and cumprod: one rounding, and gradients that are right where elements are 0."""
 
 import numpy as np
 import pytest
@@ -45,3 +45,34 @@ def test_integers_and_no_elements():
     x.requires_grad_()
     (ops.prod(x, 1).sum() + ops.prod(x)).backward()
     assert x.grad.shape == (3, 0)
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 8, 3), (1,)])
+def test_cumprod(shape):
+    for dim in range(-len(shape), len(shape)):
+        check(
+            lambda x, d=dim: ops.cumprod(x, d),
+            lambda x, d=dim: x.cumprod(d),
+            1 + 0.3 * randn(*shape),
+            length=32,
+            grad_length=64,
+        )
+
+
+def test_cumprod_as_in_pytorch():
+    torch = pytest.importorskip("torch")
+    values = np.array([[2.0, 0.0, 3.0, -1.5], [0.0, 0.0, 5.0, 2.0], [1.0, 2.0, 4.0, 0.5]], "float32")
+    x, t = mp.tensor(values, requires_grad=True), torch.tensor(values, requires_grad=True)
+    for dim in (0, 1):
+        ops.cumprod(x, dim).backward(values)  # all are exact
+        torch.cumprod(t, dim).backward(torch.tensor(values))
+    assert host(x.grad).tolist() == t.grad.tolist()
+    assert ops.cumprod(mp.tensor([True, True, False]), 0).tolist() == [1, 1, 0]
+    assert ops.cumprod(mp.tensor([2, 3, 2**33]), 0).tolist() == [2, 6, 6 * 2**33]
+    assert ops.cumprod(mp.tensor(3.0), 0).item() == 3 and ops.cumprod(mp.zeros(0, 2), 0).shape == (0, 2)
+
+
+def test_partial_products_do_not_leave_the_range_on_the_way():
+    x = np.array([300.0, 300.0, 1e-3, 1e-3], "float16")
+    with np.errstate(over="ignore"):
+        assert ops.cumprod(mp.tensor(x), 0).tolist() == np.cumprod(x.astype("float64")).astype("float16").tolist()

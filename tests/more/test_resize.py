@@ -215,7 +215,7 @@ def image(*shape):
         (lambda x: ops.interpolate(x, scale_factor=np.uint64(2**64 - 2)), "not 1 to 16777216"),
         (lambda x: ops.interpolate(x, scale_factor=-1), "`scale_factor` to be above 0 and finite"),
         (lambda x: ops.interpolate(x[0, 0], 2), r"`input` \(N, C, L\) or \(N, C, H, W\) or \(N, C, D, H, W\)"),
-        (lambda x: ops.pixel_shuffle(x, 2), r"a multiple of upscale_factor\^2 = 4"),
+        (lambda x: ops.pixel_shuffle(x, 2), r"upscale_factor\^2 = 4 to divide"),
     ],
 )
 def test_refused_values(call, message):

@@ -33,7 +33,7 @@ DECODER_MASKS = [
 def encoder(home, options):
     layer = home.TransformerEncoderLayer(E, HEADS, 16, 0.0, **options)
     norm = home.LayerNorm(E) if options else None
-    return home.TransformerEncoder(layer, 2, norm, enable_nested_tensor=False)
+    return home.TransformerEncoder(layer, 2, norm, **({} if home is nn else {"enable_nested_tensor": False}))
 
 
 def decoder(home, options):
@@ -142,7 +142,7 @@ LAYER = nn.TransformerEncoderLayer(E, HEADS)
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: nn.TransformerEncoderLayer(9, 2), ValueError, "expected embed_dim to be a multiple of num_heads"),
+        (lambda: nn.TransformerEncoderLayer(9, 2), ValueError, "expected num_heads to divide embed_dim"),
         (lambda: nn.TransformerDecoderLayer(8, 2, activation="tanh"), ValueError, "expected `activation` to be"),
         (lambda: LAYER(mp.zeros(L, B, 7)), ValueError, r"EncoderLayer: expected input.shape.*, got input \(4, 2, 7\)"),
         (lambda: LAYER(mp.zeros(E)), ValueError, "EncoderLayer: expected query, key and value with 3 axes"),

@@ -18,28 +18,9 @@ from .devices import Device
 from .extras import __version__
 from .gpu import Gpu
 
-__all__ = [
-    "Device",
-    "__version__",
-    "add",
-    "bytes_of",
-    "cpu",
-    "default",
-    "default_device",
-    "device",
-    "fork_rng",
-    "get",
-    "get_rng_state",
-    "gpu",
-    "info",
-    "manual_seed",
-    "of",
-    "owner_of",
-    "set_rng_state",
-    "synchronize",
-    "to_cpu",
-    "writeable",
-]
+__all__ = ["Device", "__version__", "add", "bytes_of", "cpu", "default", "default_device", "device", "fork_rng", "get"]
+__all__ += ["get_rng_state", "gpu", "info", "manual_seed", "of", "owner_of", "set_rng_state", "synchronize", "to_cpu"]
+__all__ += ["writeable"]
 
 cpu, gpu = Cpu(), Gpu()
 _ndarray = np.ndarray

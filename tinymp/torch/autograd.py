@@ -8,9 +8,9 @@ from ..autograd import Op as _Op
 from ..grad_mode import enable_grad as enable_grad
 from ..grad_mode import no_grad as no_grad
 from ..precision import POINTWISE as _POINTWISE
+from ..tensor import FIRST_ORDER as _FIRST_ORDER
 from ..tensor import Tensor
 from ..tensor import uses as _uses
-from .different import SECOND as _SECOND
 from .space import fill
 
 
@@ -34,7 +34,7 @@ def grad(
     leaves; RuntimeError for one that no output depends on, unless allow_unused.
     """
     if create_graph:
-        raise NotImplementedError(f"grad: {_SECOND} (docs/pytorch.md)")
+        raise NotImplementedError(f"grad: {_FIRST_ORDER} (docs/pytorch.md)")
     outputs, inputs = ([x] if isinstance(x, Tensor) else list(x) for x in (outputs, inputs))
     for x in inputs:
         if not x.is_leaf:

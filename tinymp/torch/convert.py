@@ -14,7 +14,8 @@ from .states import array
 from .traced import Traced, cannot, constant, part
 
 CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
-NO_EFFECT = {"inplace", "device", "dtype", "size_average", "reduce"}  # on what a layer computes
+# Arguments without effect on what a layer computes
+NO_EFFECT = {"inplace", "device", "dtype", "size_average", "reduce", "enable_nested_tensor", "mask_check"}
 
 
 def from_torch(module: Any) -> Module:

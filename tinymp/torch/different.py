@@ -6,12 +6,14 @@ import sys
 from importlib.abc import MetaPathFinder
 from typing import Any
 
+from ..tensor import FIRST_ORDER
+
 _NO_3D = "images have two axes here; fold depth into the batch or the channels, or run this part in PyTorch"
 _SPARSE = "all tensors are dense but the gradients of nn.Embedding(sparse=True)"
 _PROCESSES = "processes are tinymp.parallel's: init, DistributedDataParallel, SyncBatchNorm (docs/parallel.md)"
 _COMPLEX = "there are no complex numbers; keep the real and the imaginary part in one axis, and multiply them by hand"
 _COMPILE = "Python runs as it stands; on a GPU tinymp.capture(step) records a whole step as one CUDA graph"
-SECOND = "there are no second derivatives: what an op saved is freed as backward passes it"
+_WRAPS = "write a Module that holds the layer's direction and size, and computes the weight in its forward"
 
 DIFFERENT = {
     **{f"nn.{name}3d": _NO_3D for name in ("Conv", "ConvTranspose", "BatchNorm", "MaxPool", "AvgPool", "Dropout")},
@@ -20,7 +22,7 @@ DIFFERENT = {
     **dict.fromkeys(["distributed", "multiprocessing", "nn.SyncBatchNorm"], _PROCESSES),
     **dict.fromkeys(["fft", "complex", "view_as_complex", "view_as_real", "polar", "complex64", "cfloat"], _COMPLEX),
     **dict.fromkeys(["jit", "fx", "onnx", "export", "_dynamo"], _COMPILE),
-    **dict.fromkeys(["func", "autograd.functional"], SECOND),
+    **dict.fromkeys(["func", "autograd.functional"], FIRST_ORDER),
     "hub": "build the model here and read its weights with tinymp.load_weights, or convert it with tinymp.from_torch",
     "optim.LBFGS": "it calls the loss several times a step, which loss scaling does not know; use optim.Adam",
     "optim.SparseAdam": "optim.Adam takes sparse gradients",
@@ -28,6 +30,9 @@ DIFFERENT = {
     "profiler": "use tinymp.audit(), or `tinymp.observe`",
     "utils.checkpoint": "nothing is computed twice: activations are kept in the policy's storage; use smaller batches",
     "utils.tensorboard": "the package tensorboardX has a SummaryWriter, which takes loss.item() and x.numpy()",
+    **dict.fromkeys(["nn.utils.weight_norm", "nn.utils.spectral_norm"], _WRAPS),
+    "utils.data.IterableDataset": "a dataset has a length and items by number: read the stream into a list",
+    "trace": "use x.diagonal().sum()",
     "linalg": "use numpy.linalg of x.numpy(), where no gradient is needed",
 }
 

@@ -18,16 +18,16 @@ from .types import DTYPES
 # Functions of `ops` that are methods of PyTorch's Tensor and not of tinymp's
 METHODS = """
     acos addcdiv addcmul addmm allclose asin atan atan2 bernoulli bincount broadcast_to ceil cos cosh count_nonzero
-    diag diagonal dot equal erf expm1 floor floor_divide fmod isclose lerp log10 log1p log2 logical_xor
-    masked_select movedim multinomial mv narrow nonzero outer remainder repeat_interleave roll round sin sinh
-    swapaxes take_along_dim tan tile trunc unflatten unique
+    cumprod diag diagonal dot equal erf expm1 floor floor_divide fmod index_add isclose lerp log10 log1p log2
+    logical_xor masked_select movedim multinomial mv narrow nonzero outer remainder repeat_interleave roll round sin
+    sinh swapaxes take_along_dim tan tile trunc unflatten unique
 """
 # In place, like `add_`: the function's result is written into the tensor, outside the graph
 IN_PLACE = """
-    abs acos addcdiv addcmul addmm asin atan atan2 bernoulli ceil clip cos cosh cumsum eq erf exp expm1 floor
-    floor_divide fmod ge gt le lerp log log10 log1p log2 logical_and logical_not logical_or logical_xor lt maximum
-    minimum ne neg pow reciprocal relu remainder round rsqrt scatter sigmoid sign sin sinh softmax sqrt square tan
-    tanh tril triu trunc
+    abs acos addcdiv addcmul addmm asin atan atan2 bernoulli ceil clip cos cosh cumprod cumsum eq erf exp expm1 floor
+    floor_divide fmod ge gt index_add le lerp log log10 log1p log2 logical_and logical_not logical_or logical_xor lt
+    maximum minimum ne neg pow reciprocal relu remainder round rsqrt scatter sigmoid sign sin sinh softmax sqrt square
+    tan tanh tril triu trunc
 """
 # PyTorch's further name -> the name, of functions and methods
 _ALIASES = """

@@ -187,7 +187,7 @@ def test_dropout_acts_on_the_weights():
         (
             lambda x: attention(ops.ones(2, 3, 3), ops.ones(4, 3, 3), x),
             ValueError,
-            r"leading axes of query, key and value that broadcast, got \(2, 3, 3\), \(4, 3, 3\) and \(3, 3\)",
+            r"leading axes of query, key and value that broadcast, got shapes \(\(2, 3, 3\), \(4, 3, 3\), \(3, 3\)\)",
         ),
     ],
 )

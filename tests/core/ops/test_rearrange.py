@@ -1,10 +1,10 @@
-"""view, contiguous, repeat, unbind, tril, triu, clip, and scatter."""
+"""view, contiguous, repeat, unbind, tril, triu, clip, scatter and index_add."""
 
 import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import check, distinct, randn
+from oracle import check, distinct, host, randn
 from tinymp import ops
 
 EXACT = {"roundings": 0, "length": -4}
@@ -102,6 +102,43 @@ def test_scatter_without_axes():
     y.backward()
     assert (y.item(), y.shape, x.grad, s.grad) == (3, (), 0, 1)
     assert x.scatter(-1, mp.tensor(0), 7.0).item() == 7
+
+
+ROWS = np.array([0, 3, 3, 1, 0])
+
+
+def added(x, src, axis=0, alpha=1.0):
+    y, rows = np.moveaxis(x.copy(), axis, 0), np.moveaxis(src, axis, 0)
+    np.add.at(y, ROWS, alpha * rows)
+    return np.moveaxis(y, 0, axis)
+
+
+def test_index_add():
+    for axis, shapes in ((0, ((4, 3), (5, 3))), (-1, ((2, 4), (2, 5)))):
+        check(
+            lambda x, s, axis=axis: ops.index_add(x, axis, mp.tensor(ROWS), s, alpha=-0.5),
+            lambda x, s, axis=axis: added(x, s, axis, -0.5),
+            randn(*shapes[0]),
+            randn(*shapes[1], seed=1),
+            length=4,
+        )
+
+
+def test_index_add_as_in_pytorch():
+    torch = pytest.importorskip("torch")
+    values, more = np.arange(12.0).reshape(4, 3), np.arange(15.0).reshape(5, 3) - 7
+    x, s = mp.tensor(values, requires_grad=True), mp.tensor(more, requires_grad=True)
+    t, u = torch.tensor(values, requires_grad=True), torch.tensor(more, requires_grad=True)
+    y, z = ops.index_add(x, 0, mp.tensor(ROWS), s, alpha=3), torch.index_add(t, 0, torch.tensor(ROWS), u, alpha=3)
+    y.backward(values), z.backward(torch.tensor(values))
+    for ours, theirs in ((y, z), (x.grad, t.grad), (s.grad, u.grad)):
+        assert host(ours).tolist() == theirs.tolist()
+
+
+def test_index_add_rounds_once():
+    ones = mp.ones(4096, dtype="float16")  # added one by one in FP16 they end at 2048
+    y = ops.index_add(mp.zeros(2, dtype="float16"), 0, mp.tensor(np.ones(4096, int)), ones)
+    assert y.tolist() == [0, 4096]
 
 
 def test_scatter_reads_as_much_of_src_as_the_index_is_large():

@@ -27,10 +27,8 @@ class LoadingThreads:
 
     def __init__(self, num_workers: int) -> None:
         if num_workers > MOST_WORKERS:
-            raise ValueError(
-                f"DataLoader: expected `num_workers` to be at most {MOST_WORKERS:,}, got {num_workers:,}: they are "
-                f"threads, and more than there are cores ({os.cpu_count()}) help only where items are waited for"
-            )
+            at_most = f"at most {MOST_WORKERS:,}, as they are threads"
+            raise ValueError(f"DataLoader: expected `num_workers` to be {at_most}, got {num_workers:,}")
         self.loading = RLock()  # a thread whose loop was left may still load while the next epoch begins
         self.process = os.getpid()
 
@@ -97,9 +95,7 @@ def go_to(loader: DataLoader, state_dict: dict[str, Any]) -> None:
     for name, own in (("generator", loader.generator), ("sampler", sampler)):
         if (own is None) != (state_dict[name] is None):
             needs, got = ("None", "a state") if own is None else ("its state", "None")
-            raise ValueError(
-                f"{where}: expected `{name}` to be {needs}, got {got}: seed the order as it was, or not at all"
-            )
+            raise ValueError(f"{where}: expected `{name}` to be {needs}, got {got}: seed the order as it was, or not")
     if loader.generator is not None:
         kind = type(loader.generator.bit_generator)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
-from ...arguments import integers, name_all, number, with_axes
+from ...arguments import integers, name_all, number
 from ...tensor import Tensor
 from .. import init as initialise
 from ..functions import Dropout, Function, padded
@@ -67,17 +67,12 @@ class Upsample(Function, op=ops.interpolate):
 class UpsamplingNearest2d(Upsample, op=ops.interpolate, without=("mode", "align_corners", "recompute_scale_factor")):
     """Resize images to `size` or by `scale_factor`, by the nearest pixel. See `ops.interpolate`."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        x = with_axes("UpsamplingNearest2d", "input", input, 4)
-        return ops.interpolate(x, self.size, self.scale_factor)
-
 
 class UpsamplingBilinear2d(Upsample, op=ops.interpolate, without=("mode", "align_corners", "recompute_scale_factor")):
     """Resize images to `size` or by `scale_factor`, bilinearly; corner pixels keep their values (align_corners)."""
 
     def forward(self, input: Tensor) -> Tensor:
-        x = with_axes("UpsamplingBilinear2d", "input", input, 4)
-        return ops.interpolate(x, self.size, self.scale_factor, "bilinear", True)
+        return ops.interpolate(input, self.size, self.scale_factor, "bilinear", True)
 
 
 class PixelShuffle(Function, op=ops.pixel_shuffle):
@@ -117,18 +112,12 @@ class Unflatten(Function, op=unflatten):
     """Split axis dim into axes of lengths unflattened_size (one may be -1). See `ops.unflatten`."""
 
 
-class Dropout1d(Dropout):
+class Dropout1d(Dropout, op=ops.dropout1d, without=("training",)):
     """In training, channels of (N, C, L) or (C, L) become zero with probability p. See `ops.dropout1d`."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.dropout1d(input, self.p, self.training)
 
-
-class Dropout2d(Dropout):
+class Dropout2d(Dropout, op=ops.dropout2d, without=("training",)):
     """In training, channels of (N, C, H, W) or (N, C, L) become zero with probability p. See `ops.dropout2d`."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.dropout2d(input, self.p, self.training)
 
 
 def constant_pad(input: Tensor, padding: Any, value: float) -> Tensor:

@@ -33,16 +33,8 @@ class EmbeddingBag(Embedding):
         self.include_last_offset = flag("EmbeddingBag", "include_last_offset", include_last_offset)
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
-        return ops.embedding_bag(
-            input,
-            self.weight,
-            offsets,
-            mode=self.mode,
-            sparse=self.sparse,
-            per_sample_weights=per_sample_weights,
-            include_last_offset=self.include_last_offset,
-            padding_idx=self.padding_idx,
-        )
+        options = {name: getattr(self, name) for name in ("mode", "sparse", "include_last_offset", "padding_idx")}
+        return ops.embedding_bag(input, self.weight, offsets, per_sample_weights=per_sample_weights, **options)
 
 
 class LazyLinear(Linear):

@@ -67,10 +67,8 @@ class RecurrentCell(Module):
     def _batch(self, input: Tensor, states: list) -> tuple[Tensor, list]:
         """input and states, zeros for None, with a batch axis. ValueError for wrong sizes."""
         name, x = type(self).__name__, floating(type(self).__name__, "input", input)
-        if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
-            raise ValueError(
-                f"{name}: expected `input` to be (B, {self.input_size}) or ({self.input_size},), got shape {x.shape}"
-            )
+        if x.ndim not in (1, 2) or x.shape[-1] != (n := self.input_size):
+            raise ValueError(f"{name}: expected `input` to be (B, {n}) or ({n},), got shape {x.shape}")
         shape = (*x.shape[:-1], self.hidden_size)
         for state in states:
             shaped(name, "hx", state, shape, "the state of input")
@@ -140,15 +138,7 @@ class RNN(RecurrentLayer):
         self.nonlinearity = choice("RNN", "nonlinearity", nonlinearity, ("tanh", "relu"))
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
 
-    def forward(self, input: Tensor, hx: Tensor | None = None, lengths: Any = None) -> tuple[Tensor, Tensor]:
-        """(output, h_n): what the last layer puts out at each step, and every layer's state after the last one.
-
-        input: (T, B, D), (B, T, D) with batch_first, or (T, D). hx: (layers * directions, B, hidden_size), without B
-        where input has none; zeros by default. lengths: the length of each sequence of a padded batch, see
-        `ops.recurrent.sequence_steps`. output: like input, with hidden_size * directions on the last axis.
-        """
-        y, (h_n,) = self._run(input, (("hx", hx),), (self.hidden_size,), lengths)
-        return y, h_n
+    forward = GRU.forward
 
     def _layer(self, x: Tensor, first: list, suffix: str, *, lengths: Steps, reverse: bool) -> tuple:
         w, steps = self._weights(suffix), x.shape[0]

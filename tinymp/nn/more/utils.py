@@ -54,10 +54,8 @@ def pack_padded_sequence(
     steps, order = sequence_lengths(name, lengths, T, B), None
     if flag(name, "enforce_sorted", enforce_sorted):
         if (np.diff(steps) > 0).any():
-            raise ValueError(
-                f"{name}: expected `lengths` from the longest to the shortest, got {steps.tolist()}; sort the batch, "
-                "or pass enforce_sorted=False"
-            )
+            remedy = "sort the batch, or pass enforce_sorted=False"
+            raise ValueError(f"{name}: expected `lengths` that do not rise, got {steps.tolist()}; {remedy}")
     else:
         order = np.argsort(-steps, kind="stable")
     return _packed(x, steps, order)
@@ -114,11 +112,7 @@ def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> P
             f"shapes {[x.shape for x in given]}"
         )
     lengths = [len(x) for x in given]
-    longest, tail = max(lengths), given[0].shape[1:]
-    padded = [
-        ops.cat([x, ops.zeros(longest - len(x), *tail, dtype=x.dtype, device=x.device)]) if len(x) < longest else x
-        for x in given
-    ]
+    padded = [ops.pad(x, (0, 0) * (x.ndim - 1) + (0, max(lengths) - len(x))) for x in given]
     return pack_padded_sequence(ops.stack(padded, 1), lengths, False, enforce_sorted)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import axis, choice, flag, floating, name_all, number, tensor, with_axes
+from ...arguments import axis, flag, floating, name_all, number, tensor, with_axes
 from ...autograd import Array, Op
 from ...dtypes import HALVES
 from ...precision import POINTWISE, store, widen
@@ -18,20 +18,8 @@ from ..shape import expand, unsqueeze
 from ..unary import promoted
 from .reduce import norm
 
-__all__ = [
-    "addcdiv",
-    "addcmul",
-    "addmm",
-    "atan2",
-    "cdist",
-    "cosine_similarity",
-    "dot",
-    "floor_divide",
-    "fmod",
-    "lerp",
-    "mv",
-]
-__all__ += ["normalize", "outer", "pairwise_distance", "remainder"]
+__all__ = ["addcdiv", "addcmul", "addmm", "atan2", "cdist", "cosine_similarity", "dot", "floor_divide", "fmod", "lerp"]
+__all__ += ["mv", "normalize", "outer", "pairwise_distance", "remainder"]
 
 
 class Remainder(Op):
@@ -94,9 +82,6 @@ class Atan2(Op):
 
 # ---------------------------------------------------------------------------------------------------------- functions
 
-_USE = "use_mm_for_euclid_dist"
-_MODES = f"{_USE}_if_necessary", _USE, f"donot_{_USE}"
-
 
 def wide(*tensors: Any) -> list:
     """FP16 and BF16 Tensors in FP32; others, and numbers, as they are."""
@@ -108,12 +93,12 @@ def _like(y: Tensor, like: Tensor) -> Tensor:
     return y.to(like.dtype) if like.dtype in HALVES else y
 
 
-def _alike(op: str, *named: tuple[str, Any]) -> list[Tensor]:
-    """Floating Tensors of one dtype; TypeError for others."""
-    found = [floating(op, name, x) for name, x in named]
-    if len({x.dtype for x in found}) > 1:
-        raise TypeError(f"{op}: expected tensors of one dtype, got {', '.join(f'{n} {x.dtype}' for n, x in named)}")
-    return found
+def _wide(op: str, **named: Any) -> list[Tensor]:
+    """Floating Tensors of one dtype, of FP16 and BF16 in FP32; TypeError for others."""
+    found = {name: floating(op, name, x).dtype for name, x in named.items()}
+    if len({*found.values()}) > 1:
+        raise TypeError(f"{op}: expected tensors of one dtype, got {', '.join(f'{n} {d}' for n, d in found.items())}")
+    return wide(*named.values())
 
 
 def remainder(input: Any, other: Any) -> Tensor:
@@ -127,8 +112,7 @@ def fmod(input: Tensor, other: Any) -> Tensor:
     """input - other * trunc(input / other), broadcast, with the sign of input; other may be a number. ValueError for an
     integer 0.
     """
-    x = tensor("fmod", "input", input)
-    return Fmod.apply(*[numeric("fmod", v) for v in operands("fmod", x, other)])
+    return Fmod.apply(*[numeric("fmod", x) for x in operands("fmod", tensor("fmod", "input", input), other)])
 
 
 def floor_divide(input: Any, other: Any) -> Tensor:
@@ -145,31 +129,26 @@ def atan2(input: Tensor, other: Tensor) -> Tensor:
 
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     """input + weight (end - input), broadcast; weight may be a number."""
-    x, y = _alike("lerp", ("input", input), ("end", end))
-    if isinstance(weight, Tensor):
-        _alike("lerp", ("input", input), ("weight", weight))
-    a, b, w = wide(x, y, weight if isinstance(weight, Tensor) else number("lerp", "weight", weight))
-    return _like(add(a, mul(w, sub(b, a))), x)
+    by = {"weight": weight} if isinstance(weight, Tensor) else {}
+    a, b, *w = _wide("lerp", input=input, end=end, **by)
+    return _like(add(a, mul(w[0] if by else number("lerp", "weight", weight), sub(b, a))), input)
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """input + value * tensor1 * tensor2, broadcast."""
-    given = _alike("addcmul", ("input", input), ("tensor1", tensor1), ("tensor2", tensor2))
-    x, a, b = wide(*given)
+    x, a, b = _wide("addcmul", input=input, tensor1=tensor1, tensor2=tensor2)
     return _like(add(x, mul(a, b), alpha=number("addcmul", "value", value)), input)
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """input + value * tensor1 / tensor2, broadcast."""
-    given = _alike("addcdiv", ("input", input), ("tensor1", tensor1), ("tensor2", tensor2))
-    x, a, b = wide(*given)
+    x, a, b = _wide("addcdiv", input=input, tensor1=tensor1, tensor2=tensor2)
     return _like(add(x, div(a, b), alpha=number("addcdiv", "value", value)), input)
 
 
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
     """The sum of the products of two vectors of one length."""
-    a, b = with_axes("dot", "input", input, 1), with_axes("dot", "tensor", tensor, 1)
-    return matmul(a, b)
+    return matmul(with_axes("dot", "input", input, 1), with_axes("dot", "tensor", tensor, 1))
 
 
 def mv(input: Tensor, vec: Tensor) -> Tensor:
@@ -187,37 +166,31 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * mat1 @ mat2; input broadcasts to the product. Rounded once."""
-    a, b = with_axes("addmm", "mat1", mat1, 2), with_axes("addmm", "mat2", mat2, 2)
-    x = floating("addmm", "input", input)
     kept, factor = number("addmm", "beta", beta), number("addmm", "alpha", alpha)
-    c = matmul(*wide(a, b))
+    x, a, b = _wide("addmm", input=input, mat1=mat1, mat2=mat2)
+    c = matmul(with_axes("addmm", "mat1", a, 2), with_axes("addmm", "mat2", b, 2))
     if x.ndim > 2 or any(m not in (1, n) for m, n in zip(x.shape[::-1], c.shape[::-1])):
         raise ValueError(f"addmm: expected `input` to broadcast to {c.shape}, got shape {x.shape}")
-    _alike("addmm", ("input", x), ("mat1", a), ("mat2", b))
-    scaled = mul(wide(x)[0], kept)
-    return _like(mul(c, factor) if kept == 0 else add(scaled, c, alpha=factor), x)
+    return _like(mul(c, factor) if kept == 0 else add(mul(x, kept), c, alpha=factor), input)
 
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """The p-norm of x1 - x2 + eps over the last axis, broadcast."""
     op = "pairwise_distance"
-    a, b = wide(*_alike(op, ("x1", x1), ("x2", x2)))
+    a, b = _wide(op, x1=x1, x2=x2)
     d = add(sub(a, b), number(op, "eps", eps))
     return _like(norm(d, p, -1, flag(op, "keepdim", keepdim)), x1)
 
 
-def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = _MODES[0]) -> Tensor:
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0) -> Tensor:
     """The p-norms of the differences of each row of x1 (..., m, k) and each of x2 (..., n, k): (..., m, n).
 
-    compute_mode: as in PyTorch, which may use a matrix product for p = 2, and loses digits where rows are near each
-    other; here none is used.
+    Unlike PyTorch's, it uses no matrix product for p = 2, which loses digits where rows are near each other.
     """
-    choice("cdist", "compute_mode", compute_mode, _MODES)
-    a, b = _alike("cdist", ("x1", x1), ("x2", x2))
+    a, b = _wide("cdist", x1=x1, x2=x2)
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-1]:
         raise ValueError(f"cdist: expected (..., m, k) and (..., n, k), got shapes {a.shape} and {b.shape}")
-    pair = wide(a, b)
-    return _like(norm(sub(unsqueeze(pair[0], -2), unsqueeze(pair[1], -3)), p, -1), x1)
+    return _like(norm(sub(unsqueeze(a, -2), unsqueeze(b, -3)), p, -1), x1)
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
@@ -230,9 +203,7 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The sum of x1 x2 over dim, each divided by its norm, or by eps where that is larger; broadcast."""
     op = "cosine_similarity"
-    a, b = _alike(op, ("x1", x1), ("x2", x2))
-    least = number(op, "eps", eps, 0)
-    a, b = wide(a, b)
+    (a, b), least = _wide(op, x1=x1, x2=x2), number(op, "eps", eps, 0)
     broadcastable(op, a, b)
     shape = np.broadcast_shapes(a.shape, b.shape)
     a, b, d = expand(a, shape), expand(b, shape), axis(op, dim, max(len(shape), 1))

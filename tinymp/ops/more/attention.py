@@ -158,17 +158,12 @@ def _checked(op: str, query: Any, key: Any, value: Any, mask: Any) -> tuple[Tens
     q, k, v = floating(op, "query", query), floating(op, "key", key), floating(op, "value", value)
     shapes = q.shape, k.shape, v.shape
     if min(map(len, shapes)) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        raise ValueError(
-            f"{op}: expected query (..., L, E), key (..., S, E) and value (..., S, Ev), got {q.shape}, {k.shape} and "
-            f"{v.shape}"
-        )
+        raise ValueError(f"{op}: expected query (..., L, E), key (..., S, E), value (..., S, Ev), got shapes {shapes}")
     try:
         scores = (*np.broadcast_shapes(*[shape[:-2] for shape in shapes]), q.shape[-2], k.shape[-2])
     except ValueError:
-        raise ValueError(
-            f"{op}: expected leading axes of query, key and value that broadcast, got {q.shape}, {k.shape} and "
-            f"{v.shape}"
-        ) from None
+        expected = "leading axes of query, key and value that broadcast"
+        raise ValueError(f"{op}: expected {expected}, got shapes {shapes}") from None
     if mask is not None:
         _check_mask(op, mask)
         if mask.ndim > len(scores) or any(m not in (1, n) for m, n in zip(mask.shape[::-1], scores[::-1])):

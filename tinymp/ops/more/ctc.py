@@ -138,9 +138,7 @@ def ctc_loss(
     op = "ctc_loss"
     x = floating(op, "log_probs", log_probs)
     if x.ndim not in (2, 3) or not x.numel():
-        raise ValueError(
-            f"{op}: expected `log_probs` to be (T, N, C), or (T, C) without a batch, and not empty, got {x.shape}"
-        )
+        raise ValueError(f"{op}: expected `log_probs` to be (T, N, C) or (T, C), and not empty, got {x.shape}")
     check_reduction(op, reduction, x)
     zero = flag(op, "zero_infinity", zero_infinity)
     batch = x if x.ndim == 3 else x.unsqueeze(1)

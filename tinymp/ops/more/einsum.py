@@ -8,9 +8,9 @@ from typing import Any
 from ...arguments import floating, name_all
 from ...events import type_name
 from ...tensor import Tensor
-from ..create import arange
 from ..dot import matmul
 from ..reduce import sum as sum_over
+from .shape import diagonal
 
 
 def einsum(equation: Any, *operands: Any) -> Tensor:
@@ -86,14 +86,11 @@ def _varying(x: Tensor, labels: list, sizes: dict) -> tuple[Tensor, list]:
 
 
 def _diagonal(x: Tensor, labels: list) -> tuple[Tensor, list]:
-    """x with a repeated label's axes replaced by their diagonal (its axis comes first)."""
+    """x with a repeated label's axes replaced by their diagonal (its axis comes last)."""
     labels = list(labels)
     for label in [label for i, label in enumerate(labels) if label in labels[:i]]:
         i, j = [k for k, other in enumerate(labels) if other == label][:2]
-        rest = [k for k in range(x.ndim) if k not in (i, j)]
-        index = arange(x.shape[i], device=x.device)
-        x = x.permute([i, j, *rest])[index, index]
-        labels = [label] + [labels[k] for k in rest]
+        x, labels = diagonal(x, 0, i, j), [labels[k] for k in range(x.ndim) if k not in (i, j)] + [label]
     return x, labels
 
 

@@ -45,15 +45,11 @@ def embedding_bag(
     if index.dtype.kind not in "iu":
         raise TypeError(f"{op}: expected integers for `input`, got {index.dtype}")
     if factors is not None and (floating(op, "per_sample_weights", factors).shape != index.shape or mode != "sum"):
-        raise ValueError(
-            f'{op}: expected per_sample_weights of input\'s shape {index.shape}, with mode="sum", got {factors.shape} '
-            f"with mode={mode!r}"
-        )
+        got = f"{factors.shape} and mode={mode!r}"
+        raise ValueError(f'{op}: expected per_sample_weights of shape {index.shape} and mode="sum", got {got}')
     if index.ndim not in (1, 2) or (index.ndim == 2) != (offsets is None):
-        raise ValueError(
-            f"{op}: expected `input` (B, N) without offsets, or a vector with `offsets`, got shape {index.shape} and "
-            f"{'none' if offsets is None else 'offsets'}"
-        )
+        got = f"{index.shape} {'without' if offsets is None else 'with'} offsets"
+        raise ValueError(f"{op}: expected `input` (B, N) without offsets, or a vector with `offsets`, got {got}")
     xp = backend.of(index.array).xp
     counted = xp.ones(index.shape, bool)
     if offsets is not None:

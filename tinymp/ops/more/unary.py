@@ -179,9 +179,7 @@ def elu(input: Tensor, alpha: float = 1.0) -> Tensor:
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """ln(1 + exp(beta * input)) / beta; input itself where beta * input > threshold. ValueError unless beta > 0."""
-    b = number("softplus", "beta", beta)
-    if not b > 0:
-        raise ValueError(f"softplus: expected `beta` to be positive, got {beta!r}")
+    b = number("softplus", "beta", beta, 0, above=True)
     x, most = floating("softplus", "input", input), number("softplus", "threshold", threshold)
     return Softplus.apply(x, beta=b, threshold=most)
 

@@ -101,6 +101,9 @@ class Adadelta(Optimizer):
         return w - group["lr"] * d
 
 
+USUAL: dict = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}  # options of Adam's relatives
+
+
 class _Adam(Optimizer):
     """The relatives of Adam share a moment of order 1, another one, and the decay of weights."""
 
@@ -137,7 +140,7 @@ class Adamax(_Adam):
     second = "exp_inf"
     squares = (*Optimizer.squares, "exp_inf")
 
-    __init__ = options(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, maximize=False)
+    __init__ = options(lr=2e-3, **USUAL, maximize=False)
 
     def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
         xp, (b1, b2), u = backend.of(w).xp, group["betas"], state["exp_inf"]
@@ -156,15 +159,7 @@ class NAdam(_Adam):
     M_t follows from t and the options as they are now: where they change during a training, PyTorch's keeps the past.
     """
 
-    __init__ = options(
-        lr=2e-3,
-        betas=(0.9, 0.999),
-        eps=1e-8,
-        weight_decay=0.0,
-        momentum_decay=4e-3,
-        decoupled_weight_decay=False,
-        maximize=False,
-    )
+    __init__ = options(lr=2e-3, **USUAL, momentum_decay=4e-3, decoupled_weight_decay=False, maximize=False)
 
     def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
         xp, t, lr, (b1, b2) = backend.of(w).xp, state["step"], group["lr"], group["betas"]
@@ -196,9 +191,7 @@ class RAdam(_Adam):
     sqrt((r_t - 4) (r_t - 2) r / ((r - 4) (r - 2) r_t))
     """
 
-    __init__ = options(
-        lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, decoupled_weight_decay=False, maximize=False
-    )
+    __init__ = options(lr=1e-3, **USUAL, decoupled_weight_decay=False, maximize=False)
 
     def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
         t, (b1, b2) = state["step"], group["betas"]

@@ -39,11 +39,7 @@ class LinearLR(Schedule):
     """base times a factor that goes from start_factor to end_factor in total_iters steps and stays there: a warm-up."""
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        start_factor: float = 1 / 3,
-        end_factor: float = 1.0,
-        total_iters: int = 5,
+        self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5
     ) -> None:
         self.start_factor = number("LinearLR", "start_factor", start_factor, 0, above=True)
         self.end_factor = number("LinearLR", "end_factor", end_factor, 0)
