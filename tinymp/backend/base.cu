@@ -231,10 +231,9 @@ extern "C" __global__ void lstm_unit(const T* z, const float* m, const T* c, R* 
 
 // dh: the gradient of h, without dy where that is given;  dc: that of the state, then that of the state before
 extern "C" __global__ void lstm_unit_backward(
-    const T* gates, const T* cell, const T* before, const float* dh, const float* dy, float* dc, R* dz, int units,
-    int H) {
+    const T* gates, const T* cell, const T* before, const float* dh, const float* dy, float* dc, R* dz, int n, int H) {
     int e = blockIdx.x * blockDim.x + threadIdx.x;
-    if (e >= units) return;
+    if (e >= n) return;
     long long at = e / H * 4ll * H + e % H;
     auto gate = [&](int k) { return widen(gates[at + k * H]); };
     float i = gate(0), f = gate(1), g = gate(2), o = gate(3), t = tanhf(widen(cell[e]));

@@ -210,10 +210,9 @@ def unit_backward(op: LSTM, gates: Array, cell: Array, before: Array, d: Array, 
 
 def in_place(op: LSTM, name: str, targets: tuple[Array, ...], *arrays: Any) -> None:
     """A kernel that writes into targets; while an observer listens, `store` rounds what goes there."""
-    units = arrays[2]
     results = [made(y) for y in targets] if here.inside else targets
-    blocks, types = -(-units.size // 128), (arrays[0].dtype, results[0].dtype)
-    run_kernel(op.xp, name, *types, blocks, 128, *arrays, *results, units.size, units.shape[1])
+    blocks, types = -(-arrays[2].size // 128), (arrays[0].dtype, results[0].dtype)
+    run_kernel(op.xp, name, *types, blocks, 128, *arrays, *results, arrays[2].size, arrays[2].shape[1])
     if here.inside:
         for target, result in zip(targets, results):
             target[...] = store(result, like=target)
