@@ -116,6 +116,7 @@ CALLS = {
     **_calls("pow", lambda: positive(4, 6), lambda: 3),
     **_calls("masked_fill", _rows, diagonal, lambda: 0.0),
     **_calls("gather", _rows, lambda: 1, lambda: tensor(np.zeros((n(4), n(2)), int))),
+    **_calls("index_put", _rows, some, lambda: half(1, 1)),
     **_calls("index_select", _rows, lambda: 0, some),
     **_calls("index_add", _rows, lambda: 0, lambda: tensor(np.zeros(n(4), int)), lambda: half(4, 6)),
     **_calls("scatter", _rows, lambda: 1, lambda: tensor(np.zeros((n(4), 1), int)), lambda: half(4, 1)),

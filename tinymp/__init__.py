@@ -76,7 +76,7 @@ _NAMES = {
     "ops.more.embedding_bag": "embedding_bag",
     "ops.more.find": "allclose bincount count_nonzero equal isclose logical_xor nonzero one_hot unique",
     "ops.more.gru": "gru_cell gru_layer",
-    "ops.more.index": "gather index_add index_select scatter",
+    "ops.more.index": "gather index_add index_put index_select scatter",
     "ops.more.loss": """cosine_embedding_loss gaussian_nll_loss hinge_embedding_loss huber_loss kl_div
         margin_ranking_loss smooth_l1_loss soft_margin_loss triplet_margin_loss""",
     "ops.more.norm": "group_norm instance_norm local_response_norm rms_norm",

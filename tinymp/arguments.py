@@ -22,7 +22,7 @@ from .tensor import Tensor
 
 # Answers a call whose arguments do not fit (its name, function, arguments and error), or returns NotImplemented. Set by
 # tinymp/torch, which knows PyTorch's arguments
-otherwise: Callable[[str, Callable, tuple, dict, TypeError], Any] | None = None
+otherwise: Callable[[str, Callable, tuple, dict, Exception], Any] | None = None
 
 FP32_TINY = 2.0**-126  # the smallest normal FP32 number
 MOST = 2**63 - 1  # what a 64-bit integer holds
@@ -81,7 +81,7 @@ def _named(function: F, name_of: Callable[[tuple], str]) -> F:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            if isinstance(error, TypeError) and otherwise is not None:
+            if isinstance(error, (TypeError, RuntimeError)) and otherwise is not None:
                 y = otherwise(name_of(args), call, args, kwargs, error)
                 if y is not NotImplemented:
                     return y

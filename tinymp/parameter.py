@@ -87,7 +87,7 @@ class Weights(Tensor):
 
     def overwrite(self, how: str, source: Any) -> Weights:
         """`write` for a value that the user brings: its shape must fit, and finite values must stay finite."""
-        self.require_outside_graph(how)
+        self.require_outside_graph(how, source)
         given = source.array if isinstance(source, Tensor) else array_of(how, source)
         value = backend.of(self.array).asarray(real(how, given, source))
         if value.shape != self.shape:
@@ -97,7 +97,7 @@ class Weights(Tensor):
         return self
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.require_outside_graph("setitem")
+        self.require_outside_graph("setitem", value)
         full = Tensor(self.master.copy())
         full[index] = value
         self.overwrite("setitem", full)

@@ -234,7 +234,7 @@ class Tensor(Variable):
 
     def overwrite(self, how: str, source: Any) -> Tensor:
         """`copy_`, in the name of what the user called."""
-        self.require_outside_graph(how)
+        self.require_outside_graph(how, source)
         value = value_for(how, source, self.array)
         if np.shape(value) != self.shape:
             raise ValueError(f"{how}: expected source.shape == {self.shape}, got {np.shape(value)}")
@@ -252,12 +252,13 @@ class Tensor(Variable):
         self.requires_grad = requires_grad
         return self
 
-    def require_outside_graph(self, how: str) -> None:
-        """RuntimeError if this tensor is part of a graph. `how`: what the user called to change it in place."""
-        if self.grad_fn is not None or (self.requires_grad and is_grad_enabled()):
+    def require_outside_graph(self, how: str, *values: Any) -> None:
+        """RuntimeError if this tensor is part of a graph, or one of the values for it. `how`: what changes it in place."""
+        own = self.grad_fn is not None or (self.requires_grad and is_grad_enabled())
+        if own or (is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in values)):
             raise RuntimeError(
-                f"{how}: this tensor is part of a graph; change leaves inside `with tinymp.no_grad():`, or build a "
-                "new tensor (where, masked_fill, cat, pad)"
+                f"{how}: {'this tensor' if own else 'the value'} is part of a graph; change leaves inside `with "
+                "tinymp.no_grad():`, pass value.detach(), or build a new tensor (where, masked_fill, cat, pad)"
             )
 
     # ---- backward
@@ -340,9 +341,16 @@ def array_of(how: str, x: Any) -> Array:
     different lengths.
     """
     try:
-        return backend.of(x).xp.asarray(x)
+        return backend.of(x).xp.asarray(_numbers(x))
     except ValueError as error:
         raise ValueError(f"{how}: expected numbers in rows of equal length; {error}") from None
+
+
+def _numbers(x: Any) -> Any:
+    """x, where a Tensor of one element in rows stands for a number: it adds no axes, as in PyTorch."""
+    if not isinstance(x, (list, tuple)) or not x or not isinstance(x[0], (list, tuple, Tensor)):
+        return x
+    return [y.numpy().reshape(()) if isinstance(y, Tensor) and y.array.size == 1 else _numbers(y) for y in x]
 
 
 def _host(x: Any) -> Any:
@@ -362,16 +370,10 @@ def value_for(how: str, value: Any, into: Array) -> Any:
     """value as it is to be written into the array `into`: in its dtype, on its device.
 
     A number is a constant, rounded to nearest; for arrays, see `fit`. TypeError for anything but real numbers,
-    ValueError for a value that the dtype cannot hold and for memory that is read-only, RuntimeError for a value whose
-    gradient would be lost.
+    ValueError for a value that the dtype cannot hold and for memory that is read-only.
     """
     if not backend.writeable(into):
         raise ValueError(f"{how}: expected a tensor whose memory can be written to, got a read-only one; clone() it")
-    if isinstance(value, Tensor) and value.requires_grad and is_grad_enabled():
-        raise RuntimeError(
-            f"{how}: the value requires a gradient, which a change in place would lose; build a new tensor (where, "
-            "cat, scatter, pad), or pass value.detach()"
-        )
     value = value.array if isinstance(value, Tensor) else value
     array = real(how, array_of(how, value), value)
     if isinstance(value, (int, float, np.generic)):

@@ -113,7 +113,7 @@ ARGUMENTS = {
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 
 
-def refused(name: str, call: Any, args: tuple, options: dict, error: TypeError) -> Any:
+def refused(name: str, call: Any, args: tuple, options: dict, error: Exception) -> Any:
     """TypeError that says why an argument of PyTorch's is not here; NotImplemented if nothing is known."""
     found = _UNEXPECTED.search(str(error))
     if found is None or not (why := argument(found[1])):

@@ -105,7 +105,7 @@ def in_place(function: Any) -> Any:
     """The method that writes the function of a tensor into it, outside the graph; of weights, that of the master."""
 
     def method(self: Any, *args: Any, **options: Any) -> Any:
-        self.require_outside_graph(method.__name__)
+        self.require_outside_graph(method.__name__, *args, *options.values())
         with _no_grad():
             value = function(self.result(getattr(self, "master", self.array), False), *args, **options)
         if value.dtype in _FLOATING and self.dtype not in _FLOATING:

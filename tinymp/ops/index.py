@@ -102,7 +102,7 @@ def setitem(input: Tensor, index: Any, value: Any) -> None:
     is part of a graph, and for a value that requires a gradient, which would be lost.
     """
     op = "setitem"
-    tensor(op, "input", input).require_outside_graph(op)
+    tensor(op, "input", input).require_outside_graph(op, value)
     view, arrays = _parse(op, input, index)
     basic: tuple = (*view, ...)
     target = input.array[basic]

@@ -38,17 +38,18 @@ _FUNCTIONS = """
     asin atan atan2 avg_pool1d batch_norm bernoulli binary_cross_entropy_with_logits bincount bmm broadcast_to cat
     cdist ceil celu chunk clamp clip conv1d conv2d conv_transpose1d conv_transpose2d cos cosh cosine_similarity
     count_nonzero ctc_loss cumprod cumsum diag diagonal div dot dropout einsum embedding embedding_bag empty
-    empty_like eq equal erf exp expm1 eye flatten flip floor floor_divide fmod full full_like gather ge group_norm gt
-    hstack index_add index_select instance_norm isclose isfinite isinf isnan kl_div layer_norm le lerp linspace log
-    log10 log1p log2 log_softmax logical_and logical_not logical_or logical_xor logsumexp lt masked_fill masked_select
-    matmul max max_pool1d max_pool2d maximum mean meshgrid min minimum mm movedim mul multinomial mv narrow ne neg
-    nonzero norm normal ones ones_like outer permute pixel_shuffle pow prelu prod rand rand_like randint randn
-    randn_like randperm reciprocal relu remainder repeat_interleave reshape rms_norm roll round rsqrt scatter selu
-    sigmoid sign sin sinh softmax sort split sqrt square squeeze stack std sub sum swapaxes take_along_dim tan tanh
-    tile topk transpose tril triu trunc unbind unflatten unique unsqueeze var vstack zeros zeros_like
+    empty_like eq equal erf exp expm1 eye flatten flip floor floor_divide fmod full full_like gather ge group_norm
+    gt hstack index_add index_put index_select instance_norm isclose isfinite isinf isnan kl_div layer_norm le lerp
+    linspace log log10 log1p log2 log_softmax logical_and logical_not logical_or logical_xor logsumexp lt
+    masked_fill masked_select matmul max max_pool1d max_pool2d maximum mean meshgrid min minimum mm movedim mul
+    multinomial mv narrow ne neg nonzero norm normal ones ones_like outer permute pixel_shuffle pow prelu prod rand
+    rand_like randint randn randn_like randperm reciprocal relu remainder repeat_interleave reshape rms_norm roll
+    round rsqrt scatter selu sigmoid sign sin sinh softmax sort split sqrt square squeeze stack std sub sum swapaxes
+    take_along_dim tan tanh tile topk transpose tril triu trunc unbind unflatten unique unsqueeze var vstack zeros
+    zeros_like
 """
-_ALIASES = {**methods.ALIASES, "concat": "cat", "concatenate": "cat", "row_stack": "vstack"}
-_PARTS = "amp autograd backends cuda distributions nn optim serialization utils"
+_ALIASES = {**methods.ALIASES, "concat": "cat", "concatenate": "cat", "row_stack": "vstack", "spmm": "mm"}
+_PARTS = "accelerator amp autograd backends cuda distributions nn optim serialization utils"
 
 half, float, double = float16, float32, float64
 int8, int16, int32, int64, uint8 = map(_np.dtype, ("int8", "int16", "int32", "int64", "uint8"))

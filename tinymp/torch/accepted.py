@@ -7,10 +7,14 @@ up here, where it is taken out or translated, and the call made again. A call wi
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
-from .. import arguments
+from .. import arguments, ops
+from ..backend.extras import held
+from ..grad_mode import is_grad_enabled
+from ..tensor import Tensor
 from . import methods
 from .space import hints
 
@@ -44,7 +48,9 @@ IGNORED = {
     "verbose": "StepLR MultiStepLR LambdaLR ExponentialLR CosineAnnealingLR ReduceLROnPlateau OneCycleLR LinearLR",
     "recompute_scale_factor": "interpolate",
     "sparse_grad": "gather",
-    "device": "Linear Conv1d Conv2d ConvTranspose2d Embedding LayerNorm BatchNorm1d BatchNorm2d LSTM GRU",
+    "device": """Linear Conv1d Conv2d ConvTranspose1d ConvTranspose2d Embedding EmbeddingBag LayerNorm BatchNorm1d
+        BatchNorm2d GroupNorm RMSNorm RNN LSTM GRU RNNCell LSTMCell GRUCell PReLU MultiheadAttention Transformer
+        TransformerEncoderLayer TransformerDecoderLayer""",
 }
 # In other words
 RENAMED = {"axis": "dim", "keepdims": "keepdim", "axes": "dims"}
@@ -60,20 +66,37 @@ def _reduction(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], error: TypeError) -> Any:
+def _in_graph(name: str, x: Any, *args: Any, **options: Any) -> Any:
+    """A change in place of a tensor in a graph, or by one, as far as that comes to a new tensor (`become`)."""
+    make = held("ops.index_put") if name == "setitem" else getattr(ops, name[:-1], None) if name[-1:] == "_" else None
+    if make is None or not isinstance(x, Tensor) or (x.is_leaf and x.requires_grad) or not is_grad_enabled():
+        return NotImplemented
+    from ..ops.more.in_place import become
+
+    return become(x, name, make(x, *args, **options))
+
+
+def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], error: Exception) -> Any:
     """The result of a call whose arguments do not fit, without or with other words for those that PyTorch has; else
     NotImplemented. TypeError for an argument of which the hints say why it is not here.
     """
     message = str(error)
+    if isinstance(error, RuntimeError):
+        return _in_graph(name, *args, **options)
     found = _KEYWORD.search(message)
     if name in ("to", "Module.to") and (found or _POSITION.search(message)):
         return methods.to(*args, **options)
+    if name.lower().replace("_", "") in ("softmax", "logsoftmax") and "`dim`" in message.replace("'", "`"):
+        warnings.warn(f"{name}: without dim it is chosen from the number of axes, as PyTorch once did", stacklevel=3)
+        return call(args[0], 0 if args[0].ndim in (0, 1, 3) else 1)
     if found is None or found[1] not in options:
         trailing = args and isinstance(args[-1], bool) and name in _FUNCTIONS["inplace"]
         return call(*args[:-1], **options) if trailing and _POSITION.search(message) else NotImplemented
     argument = found[1]
     rest = {key: x for key, x in options.items() if key != argument}
     if name in _FUNCTIONS.get(argument, ()):
+        return call(*args, **rest)
+    if argument == "dtype" and name in _FUNCTIONS["device"] and options["dtype"] in (None, "float32"):
         return call(*args, **rest)
     if argument in RENAMED and RENAMED[argument] not in options:
         return call(*args, **rest, **{RENAMED[argument]: options[argument]})

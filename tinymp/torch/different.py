@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 from ..tensor import FIRST_ORDER
@@ -27,13 +28,23 @@ DIFFERENT = {
     "optim.LBFGS": "it calls the loss several times a step, which loss scaling does not know; use optim.Adam",
     "optim.SparseAdam": "optim.Adam takes sparse gradients",
     "quantization": "tinymp trains; low precisions are studied in tinymp.study",
+    "distributions.MultivariateNormal": "of independent numbers: Normal(mean, std), and log_prob(x).sum(-1)",
     "profiler": "use tinymp.audit(), or `tinymp.observe`",
     "utils.checkpoint": "nothing is computed twice: activations are kept in the policy's storage; use smaller batches",
-    "utils.tensorboard": "the package tensorboardX has a SummaryWriter, which takes loss.item() and x.numpy()",
     **dict.fromkeys(["nn.utils.weight_norm", "nn.utils.spectral_norm"], _WRAPS),
     "utils.data.IterableDataset": "a dataset has a length and items by number: read the stream into a list",
     "trace": "use x.diagonal().sum()",
     "linalg": "use numpy.linalg of x.numpy(), where no gradient is needed",
+}
+
+# PyTorch's modules whose names programs also find in the module around them
+INSIDE = {
+    "autograd": "function grad_mode variable",
+    "distributions": "bernoulli categorical distribution kl normal",
+    "nn": "modules parameter",
+    "nn.modules": "activation batchnorm container conv dropout linear loss module normalization pooling rnn sparse",
+    "optim": "adam adamw optimizer rmsprop sgd",
+    "utils.data": "dataloader dataset distributed sampler",
 }
 
 
@@ -43,16 +54,29 @@ def why(name: str) -> str:
     return f"; {said}" if said else ""
 
 
-class _Absent(MetaPathFinder):
-    """Asked last for a module: of those that are absent on purpose, an import raises ImportError with the reason."""
+class _Inside(Loader):
+    """A module of PyTorch's whose names stand here in the module around it."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+    def exec_module(self, module: Any) -> None:
+        around = sys.modules[module.__name__.rpartition(".")[0]]
+        module.__path__ = []
+        vars(module).update({name: x for name, x in vars(around).items() if name not in vars(module)})
+
+
+class _Last(MetaPathFinder):
+    """Asked last for a module: one whose names are here in the module around it; ImportError with the reason for one
+    that is absent on purpose.
+    """
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         _, ours, part = name.partition(f"{__package__}.")
         if ours and (said := why(part)):
             raise ImportError(f"torch has no module '{part}' in tinymp{said}", name=name)
+        around, _, last = part.rpartition(".")
+        return ModuleSpec(name, _Inside()) if ours and last in INSIDE.get(around, "").split() else None
 
 
 def install() -> None:
     """Have imports asked here, once."""
-    if not any(isinstance(one, _Absent) for one in sys.meta_path):
-        sys.meta_path.append(_Absent())
+    if not any(isinstance(one, _Last) for one in sys.meta_path):
+        sys.meta_path.append(_Last())

@@ -14,6 +14,7 @@ from ..arguments import floating, sizes
 from ..autograd import Array
 from ..grad_mode import no_grad
 from ..tensor import Tensor, tensor
+from .space import fill
 
 __all__ = ["Bernoulli", "Categorical", "Distribution", "Normal", "kl_divergence"]
 
@@ -190,3 +191,6 @@ def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
         return _share(p.probs, ones, q.probs) + _share(1 - p.probs, zeros, 1 - q.probs)
     names = f"{type(p).__name__} and {type(q).__name__}"
     raise NotImplementedError(f"kl_divergence: expected two Categorical, two Bernoulli or two Normal, got {names}")
+
+
+fill(globals(), "torch.distributions", {})

@@ -9,6 +9,7 @@ import numpy as np
 from .. import ops
 from ..backend.extras import held
 from ..dtypes import FLOATING, as_dtype
+from ..grad_mode import is_grad_enabled
 from ..nn import init
 from ..nn.module import Module
 from ..precision import FP32, Policy
@@ -29,6 +30,7 @@ IN_PLACE = """
     maximum minimum ne neg pow reciprocal relu remainder round rsqrt scatter sigmoid sign sin sinh softmax sqrt square
     tan tanh tril triu trunc
 """
+_UPDATES = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div"}
 # PyTorch's further name -> the name, of functions and methods
 _ALIASES = """
     absolute:abs arccos:acos arcsin:asin arctan:atan arctan2:atan2 divide:div fix:trunc ger:outer greater:gt
@@ -81,6 +83,16 @@ def fill_(x: Tensor, value: Any) -> Tensor:
     return x.overwrite("fill_", ops.full_like(x, value.item() if isinstance(value, Tensor) else value))
 
 
+def resize_(x: Tensor, *size: Any, memory_format: Any = None) -> Tensor:
+    """x itself in another shape: its elements in their order, and zeros for more of them. Outside the graph."""
+    x.require_outside_graph("resize_")
+    full = ops.zeros(*size, dtype=x.dtype, device=x.device)
+    n = min(full.numel(), x.numel())
+    full.array.reshape(-1)[:n] = x.array.reshape(-1)[:n]
+    x.array = full.array
+    return x
+
+
 def _drawn(name: str, fill: Any) -> Any:
     def method(x: Tensor, *args: Any, generator: Any = None, **options: Any) -> Tensor:
         x.require_outside_graph(name)
@@ -125,6 +137,17 @@ def _reflected(name: str) -> Any:
     return method
 
 
+def _updated(name: str) -> Any:
+    function, in_place = getattr(ops, name), getattr(Tensor, f"{name}_")
+
+    def operator(x: Tensor, other: Any) -> Tensor:
+        recorded = is_grad_enabled() and (x.requires_grad or getattr(other, "requires_grad", False))
+        return function(x, other) if recorded or x.grad_fn is not None else in_place(x, other)
+
+    operator.__doc__ = f"`{name}_` outside the graph, so that all who hold the tensor see it; in it, a new tensor."
+    return operator
+
+
 def _of_held(name: str, of: Any = None) -> Any:
     """The function of this name in `ops`, which may not be loaded yet, as a method; `of` makes another one of it."""
 
@@ -150,6 +173,7 @@ TENSOR: dict[str, Any] = {
     **{name: _drawn(name, getattr(init, name)) for name in ("uniform_", "normal_")},
     **{f"__{symbol}__": _of_held(name) for symbol, name in (("mod", "remainder"), ("floordiv", "floor_divide"))},
     **{f"__r{symbol}__": _reflected(name) for symbol, name in (("mod", "remainder"), ("floordiv", "floor_divide"))},
+    **{f"__i{symbol}__": _updated(name) for symbol, name in _UPDATES.items()},
     "mT": property(lambda x: x.transpose(-2, -1), doc="The matrices in its last two axes, transposed."),
     "is_cuda": property(lambda x: x.device == "gpu", doc="Whether it lies on the GPU."),
     "itemsize": property(lambda x: x.dtype.itemsize, doc="Bytes of an element."),
@@ -160,6 +184,9 @@ TENSOR: dict[str, Any] = {
     "expand_as": lambda x, other: x.expand(other.shape),
     "t": t,
     "fill_": fill_,
+    "resize_": resize_,
+    "resize_as_": lambda x, other: resize_(x, other.shape),
+    **{f"is_{other}": property(lambda x: False, doc="False.") for other in ("mps", "xpu", "sparse")},
     "random_": random_,
     "detach_": lambda x: x.requires_grad_(False) if x.grad_fn is None else _refuse_detach(x),
     "new": new,

@@ -20,6 +20,7 @@ def fill(module: dict[str, Any], title: str, table: dict[str, str], parts: str =
     ("ops.relu"), and the modules `parts` below it. `title`: PyTorch's name of the module, for messages.
     """
     here, root = module["__name__"], __package__.partition(".")[0]
+    module.setdefault("__path__", [])  # imports ask `different` for the modules that PyTorch has inside this one
     below = {name for name in parts.split() if find_spec(f"{here}.{name}") is not None}
 
     def __getattr__(name: str) -> Any:

@@ -89,6 +89,8 @@ CASES = {
     "gather, small integers": (lambda x, i: ops.gather(x, 1, i), X, integers(3, 4).astype(np.int8)),
     "scatter": (lambda x, i, src: ops.scatter(x, 1, i, src), X, np.array([[0, 2], [1, 3], [3, 0]]), X[:, :2] + 1),
     "index_add": (lambda x, i, src: ops.index_add(x, 0, i, src), X, integers(5), randn(5, 4, seed=2)),
+    "index_put": (lambda x, v: ops.index_put(x, (slice(None), [3, 0]), v), X, X[:, :2] + 1),
+    "index_put, a mask": (lambda x, m, v: ops.index_put(x, m, v), X, masks(3, 4), X[0, :1]),
     "index_select": (lambda x, i: ops.index_select(x, 0, i), X, integers(5)),
     "index_select, one": (lambda x, i: ops.index_select(x, 0, i), X, np.array(1)),
     "embedding": (ops.embedding, integers(2, 5), X),

@@ -2,8 +2,8 @@
 
 from ...nn import Parameter
 from ..space import fill, names
-from . import functional, init, utils
-from .modules import Module, Sequential
+from . import functional, init, parallel, utils
+from ._modules import Module, Sequential
 
 _NAMES = """
     AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d

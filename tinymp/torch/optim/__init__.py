@@ -6,6 +6,8 @@ from typing import Any
 
 from ... import optim as _optim
 from ...grad_mode import enable_grad
+from ...parameter import Parameter as _Parameter
+from ...tensor import Tensor
 from ..space import fill, names
 from ..states import from_pytorch
 from . import lr_scheduler
@@ -14,7 +16,16 @@ _RULES = "SGD Adam AdamW RMSprop Adagrad Adadelta Adamax NAdam RAdam"
 
 
 class _Stepping:
-    """PyTorch's step: parameters without a gradient keep their value, and a closure is called first."""
+    """PyTorch's step: parameters without a gradient keep their value, and a closure is called first. Any leaf may be
+    updated.
+    """
+
+    def _parameter(self, entry: Any) -> Any:
+        if isinstance(entry, Tensor) and not isinstance(entry, _Parameter):
+            from ...optim.more.leaf import leaf
+
+            entry = leaf(entry)
+        return super()._parameter(entry)  # type: ignore[misc]
 
     def step(self, closure: Any = None) -> Any:
         """Update; returns closure's loss where there is one, else tinymp's StepResult."""

@@ -1,4 +1,4 @@
-"""torch.utils: `data`."""
+"""torch.utils: `data`, `tensorboard`."""
 
 from ..space import fill
 from . import data

@@ -29,6 +29,10 @@ class Module(nn.Module, metaclass=_Every):
         own = self._state()
         return {name: own[name].data if name in own else Tensor(x) for name, x in super().state_dict().items()}
 
+    def __getattr__(self, name: str) -> Any:
+        """Also asked by name for what is there: `self.__getattr__("conv1")`."""
+        return vars(self)[name] if name in vars(self) else super().__getattr__(name)
+
 
 class Sequential(Module, nn.Sequential):
     __doc__ = nn.Sequential.__doc__
