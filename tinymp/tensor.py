@@ -253,7 +253,7 @@ class Tensor(Variable):
         return self
 
     def require_outside_graph(self, how: str, *values: Any) -> None:
-        """RuntimeError if this tensor is part of a graph, or one of the values for it. `how`: what changes it in place."""
+        """RuntimeError if this tensor is part of a graph, or a value for it is. `how`: what changes it in place."""
         own = self.grad_fn is not None or (self.requires_grad and is_grad_enabled())
         if own or (is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in values)):
             raise RuntimeError(
