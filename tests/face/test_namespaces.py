@@ -40,7 +40,18 @@ def test_names_are_pytorchs():
         theirs = importlib.import_module(title)
         ours = importlib.import_module(f"tinymp.{title}")
         public = {name for name in dir(ours) if not name.startswith("_")}
-        public -= {"annotations", "accepted", "methods", "space", "types", "convert", "traced", "states", "install"}
+        public -= {
+            "annotations",
+            "accepted",
+            "methods",
+            "space",
+            "types",
+            "convert",
+            "traced",
+            "states",
+            "install",
+            "module",
+        }
         old = {n[:-1] for n in dir(peer.nn.init) if n.endswith("_")} | {"clip_grad_norm", "prepare"}
         own = {
             "Any",

@@ -3,7 +3,7 @@
 from ...nn import Parameter
 from ..space import fill, names
 from . import functional, init, parallel, utils
-from ._modules import Module, Sequential
+from .module import Module, Sequential
 
 _NAMES = """
     AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d
