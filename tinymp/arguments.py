@@ -166,20 +166,11 @@ def axis(op: str, dim: Any, ndim: int, name: str = "dim") -> int:
 
 def axes(op: str, dim: Any, ndim: int) -> tuple[int, ...]:
     """`dim` (None for all, an integer, or a sequence) as sorted axes; ValueError for one that is named twice."""
-    if dim is None:
-        return tuple(range(ndim))
-    if not isinstance(dim, (tuple, list)):
-        return (axis(op, dim, ndim),) if ndim else _no_axes(op, dim)
-    found = sorted(axis(op, d, ndim) for d in dim) if ndim else [a for d in dim for a in _no_axes(op, d)]
+    given = dim if isinstance(dim, (tuple, list)) else () if dim is None else (dim,)
+    found = sorted(axis(op, d, ndim or 1) for d in given)  # a number has the axes 0 and -1, as in PyTorch
     if len(set(found)) != len(found):
         raise ValueError(f"{op}: expected every axis once in dim, got {tuple(dim)}")
-    return tuple(found) or tuple(range(ndim))  # PyTorch reads an empty dim as "all"
-
-
-def _no_axes(op: str, dim: Any) -> tuple[int, ...]:
-    if integer(dim) not in (0, -1):
-        raise IndexError(f"{op}: expected dim 0 or -1 for a tensor without axes, got {dim!r}")
-    return ()
+    return tuple(found[:ndim]) or tuple(range(ndim))  # PyTorch reads an empty dim as "all"
 
 
 def integers(op: str, name: str, value: Any, n: int, least: int, most: int = MOST) -> tuple[int, ...]:

@@ -22,47 +22,34 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ContextDecorator, contextmanager, suppress
+from contextlib import ContextDecorator, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-Arguments = ParamSpec("Arguments")
-Given = TypeVar("Given", covariant=True)
 Result = TypeVar("Result")
 
 
-class Reusable(threading.local, ContextDecorator, Generic[Given]):
-    """A context manager that may be entered again and again, also within itself, and in several threads at once."""
+class Setting(threading.local, ContextDecorator):
+    """Within the block, or the function that it decorates, a context variable has a value; `given` is for `as`.
 
-    def __init__(self, make: Callable[[], AbstractContextManager[Given]]) -> None:
-        self._make = make
-        self._open: list[AbstractContextManager[Given]] = []  # of this thread, for which __init__ runs anew
+    It may be entered again and again, also within itself, and in several threads at once.
+    """
 
-    def __enter__(self) -> Given:
-        block = self._make()
-        given = block.__enter__()
-        self._open.append(block)
-        return given
+    def __init__(self, variable: ContextVar, value: Any, given: Any = None) -> None:
+        self._variable, self._value, self._given = variable, value, given
+        self._tokens: list[Any] = []  # of this thread, for which __init__ runs anew
 
-    def __exit__(self, *error: Any) -> bool | None:
-        return self._open.pop().__exit__(*error)
+    def __enter__(self) -> Any:
+        self._tokens.append(self._variable.set(self._value))
+        return self._given
 
-
-def reusable(make: Callable[Arguments, Iterator[Given]]) -> Callable[Arguments, Reusable[Given]]:
-    """`contextlib.contextmanager` whose objects can be kept and entered again, as PyTorch's can."""
-    once = contextmanager(make)
-
-    @wraps(make)
-    def again(*args: Arguments.args, **options: Arguments.kwargs) -> Reusable[Given]:
-        return Reusable(lambda: once(*args, **options))
-
-    return again
+    def __exit__(self, *error: object) -> None:
+        self._variable.reset(self._tokens.pop())
 
 
 class Observer:

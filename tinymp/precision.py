@@ -22,7 +22,7 @@ MPT is *Mixed Precision Training* (Micikevicius et al., 2018), NVG is NVIDIA's *
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ import numpy as np
 
 from . import backend
 from .dtypes import FLOATING, HALVES, NAMES, bfloat16, float16, float32, float64, real, require_fit
-from .events import Result, here, quietly, reusable, tell
+from .events import Result, Setting, here, quietly, tell
 
 Array = Any
 
@@ -235,19 +235,14 @@ policy_in_use: ContextVar[Policy] = ContextVar("policy", default=MIXED)
 kept_policy: ContextVar[Policy | None] = ContextVar("kept_policy", default=None)
 
 
-@reusable
-def use(policy: Policy) -> Iterator[Policy]:
+def use(policy: Policy) -> Setting:
     """Within the block, the primitives follow `policy`: put the whole training step (also backward) inside.
 
     Only the primitives read it, and only for FP16 operands. TypeError for anything but a Policy.
     """
     if not isinstance(policy, Policy):
         raise TypeError(f"use: expected a Policy, got {type(policy).__name__}; see tinymp.POLICIES")
-    token = policy_in_use.set(policy)
-    try:
-        yield policy
-    finally:
-        policy_in_use.reset(token)
+    return Setting(policy_in_use, policy, policy)
 
 
 def under(policy: Policy, work: Callable[..., Result], *args: Any, **options: Any) -> Result:

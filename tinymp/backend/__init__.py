@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..events import reusable
+from ..events import Setting
 from ..fast_path import enabled
 from .devices import Device
 from .extras import __version__
@@ -86,19 +86,14 @@ def owner_of(x: Any) -> Any:
 # ----------------------------------------------------------------------------------------------------- default device
 
 
-@reusable
-def device(name: str) -> Iterator[str]:
+def device(name: str) -> Setting:
     """Within the block, new tensors (`mp.tensor`, `ops.zeros`, ...) and new layers lie on this device: "cpu" or "gpu",
     or "meta", where they have shapes and no memory (audit/meta.py).
 
     Tensors that exist stay where they are. ValueError for a device that does not exist; RuntimeError for a GPU that
     does not work, which says why and what to do.
     """
-    token = _default.set(get(name))
-    try:
-        yield name
-    finally:
-        _default.reset(token)
+    return Setting(_default, get(name), name)
 
 
 def default() -> Device:

@@ -11,21 +11,14 @@ class SavedScaler:
     """A loss scaler without its step: see `LossScaler`, which adds that."""
 
     saved: ClassVar[tuple[str, ...]] = ()  # the counts of the state that a subclass adds to the state_dict
-    _side: Any
-    _now: Any
-    state: Any
-    iteration: Any
-    history: Any
-    rule: Any
-
     _name = property(lambda self: type(self).__name__)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self: Any) -> dict[str, Any]:
         """S, the iteration, the history, and the counts behind S: enough to go on after a restart."""
         counts = {name: getattr(self.state, name) for name in self.saved}
         return {"scale": self.state.scale, "iteration": self.iteration, **counts, "history": [*self.history]}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` of the same class returned, and begin a new iteration.
 
         TypeError and ValueError, which name the entry, if keys differ or a value cannot be; then nothing changes.
@@ -39,7 +32,7 @@ class SavedScaler:
         self._side.load(type(self.state)(scale, **counts), iteration, history)
         self._now = type(self._now)()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self: Any) -> dict[str, Any]:
         """For copies and pickles, which may be made at any time: they begin a new iteration, on the host."""
         return {**vars(self), "_side": self._side.on_host(), "_now": type(self._now)()}
 

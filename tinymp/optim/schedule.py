@@ -68,14 +68,11 @@ class Schedule:
 
         ValueError or TypeError if keys or the number of groups differ or a value cannot be; then nothing has changed.
         """
-        same_keys(f"{self._name}.load_state_dict", "state_dict", state_dict, {"last_epoch", "base_lrs"})
         where = f"{self._name}.load_state_dict"
-        if not isinstance(state_dict["base_lrs"], (list, tuple)):
-            raise TypeError(f"{where}: expected `base_lrs` to be a list, got {type(state_dict['base_lrs']).__name__}")
-        if len(state_dict["base_lrs"]) != len(self.base_lrs):
-            groups, given = len(self.base_lrs), len(state_dict["base_lrs"])
-            raise ValueError(f"{where}: expected rates of {groups} groups, got {given}")
-        rates = [number(where, "base_lrs", rate, 0) for rate in state_dict["base_lrs"]]
+        same_keys(where, "state_dict", state_dict, {"last_epoch", "base_lrs"})
+        rates = [number(where, "base_lrs", rate, 0) for rate in listed(where, "base_lrs", state_dict["base_lrs"])]
+        if len(rates) != len(self.base_lrs):
+            raise ValueError(f"{where}: expected rates of {len(self.base_lrs)} groups, got {len(rates)}")
         t = whole(where, "last_epoch", state_dict["last_epoch"])
         self._rates(t, rates)  # raises here for values that cannot be, before anything changes
         self.last_epoch, self.base_lrs = t, rates
