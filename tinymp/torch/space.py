@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -39,6 +40,6 @@ def fill(module: dict[str, Any], title: str, table: dict[str, str], parts: str =
     module.update(__getattr__=__getattr__, __dir__=__dir__)
 
 
-def names(owner: str, listed: str) -> dict[str, str]:
+def names(owner: str, listed: str | Iterable[str]) -> dict[str, str]:
     """A table of the names listed, all in one module below tinymp."""
-    return {name: f"{owner}.{name}" for name in listed.split()}
+    return {name: f"{owner}.{name}" for name in (listed.split() if isinstance(listed, str) else listed)}

@@ -1,21 +1,12 @@
 """torch.nn: tinymp's layers, losses and modules, by PyTorch's names."""
 
+from ... import nn as _nn
 from ...nn import Parameter
 from ..space import fill, names
 from . import functional, init, parallel, utils
 from .module import Module, Sequential
 
-_NAMES = """
-    AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d
-    BatchNorm2d CTCLoss ConstantPad2d Conv1d Conv2d ConvTranspose1d ConvTranspose2d CrossEntropyLoss Dropout
-    Dropout1d Dropout2d ELU Embedding EmbeddingBag Flatten GELU GLU GRU GRUCell GroupNorm Hardswish Hardtanh
-    HuberLoss Identity InstanceNorm1d InstanceNorm2d KLDivLoss L1Loss LSTM LSTMCell LayerNorm LazyLinear LeakyReLU
-    Linear LocalResponseNorm LogSigmoid LogSoftmax MSELoss MaxPool1d MaxPool2d Mish ModuleDict ModuleList
-    MultiheadAttention NLLLoss PReLU ParameterDict ParameterList PixelShuffle RMSNorm RNN RNNCell ReLU ReLU6
-    ReflectionPad1d ReflectionPad2d ReplicationPad1d ReplicationPad2d SiLU Sigmoid SmoothL1Loss Softmax Softplus
-    Tanh Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder TransformerEncoderLayer Unflatten
-    Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad2d
-"""
+_LAYERS = [name for name in _nn.__all__ if name[0].isupper() and name != "PackedSequence"]
 
 
 class DataParallel(Module):
@@ -29,4 +20,4 @@ class DataParallel(Module):
         return self.module(*args, **options)
 
 
-fill(globals(), "torch.nn", names("nn", _NAMES), "functional init parallel utils")
+fill(globals(), "torch.nn", names("nn", _LAYERS), "functional init parallel utils")

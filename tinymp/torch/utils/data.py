@@ -1,9 +1,6 @@
 """torch.utils.data: tinymp's datasets, samplers and loader."""
 
+from ... import data as _data
 from ..space import fill, names
 
-_NAMES = """
-    BatchSampler ConcatDataset DataLoader Dataset RandomSampler Sampler SequentialSampler Subset SubsetRandomSampler
-    TensorDataset WeightedRandomSampler default_collate random_split
-"""
-fill(globals(), "torch.utils.data", names("data", _NAMES))
+fill(globals(), "torch.utils.data", names("data", [name for name in _data.__all__ if name != "pad_sequence"]))
