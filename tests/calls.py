@@ -78,7 +78,6 @@ CALLS = {
     **_calls("contiguous flatten tril triu", _rows),
     **_calls("acos asin atan ceil celu cosh erf expm1 floor hardsigmoid log1p round selu sinh softsign tan", _rows),
     **_calls("trunc", _rows),
-    **_calls("dropout2d", _maps),
     **_calls("log log10 log2 reciprocal rsqrt sqrt", lambda: positive(4, 6)),
     **_calls("softmax log_softmax logsumexp cumsum amax amin argmax argmin max min mean std sum", _rows, lambda: 1),
     **_calls("var prod all any sort argsort unbind unsqueeze", _rows, lambda: 1),

@@ -10,11 +10,10 @@ import numpy as np
 
 from ... import backend
 from ...arguments import flag, floating, integers, name_all, number, with_axes
-from ...autograd import Array, Op
 from ...dtypes import float32, float64
-from ...precision import POINTWISE, reduce, store, to_dtype, widen
+from ...precision import reduce, to_dtype
 from ...tensor import Tensor
-from ..pointwise import broadcastable
+from ..pointwise import broadcastable, masked_fill, mul
 from ..random import drawn, floating_dtype
 
 __all__ = ["bernoulli", "dropout1d", "dropout2d", "multinomial", "normal"]
@@ -88,32 +87,12 @@ def normal(mean: Any, std: Any = 1.0, size: Any = None, *, dtype: Any = None, de
     return drawn(op, lambda g, s, _: center + spread * g.standard_normal(s), (shape,), found, where)
 
 
-class DropoutOfChannels(Op):
-    """y = m x / (1 - p), with one m for each channel: 0 with probability p, else 1;  dx = m dy / (1 - p)."""
-
-    kind = POINTWISE
-
-    def forward(self, x: Array, *, p: float, axes: int) -> Array:
-        kept = self.device.uniform(x.shape[:axes] + (1,) * (x.ndim - axes)) >= p
-        self.save(kept)
-        self.scale = 1 / (1 - p) if p < 1 else 0.0
-        return self._kept(kept, x)
-
-    def backward(self, dy: Array) -> Array:
-        (kept,) = self.saved
-        return self._kept(kept, dy)
-
-    def _kept(self, kept: Array, x: Array) -> Array:
-        wide = widen(x)
-        return store(self.device.where(kept, wide * self.scale, wide.dtype.type(0)), like=x)
-
-
 def _dropout(op: str, input: Tensor, p: float, training: bool, ndim: int, axes: int) -> Tensor:
-    x = with_axes(op, "input", input, ndim, ndim - 1)
-    share = number(op, "p", p, 0, 1)
+    x, share = with_axes(op, "input", input, ndim, ndim - 1), number(op, "p", p, 0, 1)
     if not flag(op, "training", training) or share == 0:
         return x
-    return DropoutOfChannels.apply(x, p=share, axes=axes)
+    dropped = backend.of(x.array).uniform(x.shape[:axes] + (1,) * (x.ndim - axes)) < share
+    return mul(masked_fill(x, Tensor(dropped), 0), 1 / (1 - share) if share < 1 else 0.0)
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
