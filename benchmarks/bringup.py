@@ -349,7 +349,9 @@ def failures(job: Job) -> None:
 
 GRAVE = (  # ops with kernels of ours: shared memory and odd edges
     "softmax or cross_entropy or layer_norm or batch_norm or conv or pool or embedding or lstm_cell or attention or bmm"
+    " or test_step or (same_bits and MIXED)"  # an LSTM's steps, and an optimizer's batches
 )
+OWN = "core/backend/test_base_lstm.py", "core/optim/test_base.py"
 
 
 def sanitized(tool: str, job: Job) -> None:
@@ -357,11 +359,8 @@ def sanitized(tool: str, job: Job) -> None:
     its own. memcheck finds accesses out of bounds and misaligned ones, racecheck races in shared memory.
     """
     command = [program("compute-sanitizer", "compute-sanitizer"), "--tool", tool, "--error-exitcode", "99"]
-    command += [
-        "--print-limit",
-        "20",
-        *pytest(job, [str(ROOT / "tests" / AGAINST[0]), "-k", "relu6" if job.tiny else GRAVE]),
-    ]
+    files = [str(ROOT / "tests" / name) for name in (*AGAINST, *(() if job.tiny else OWN))]
+    command += ["--print-limit", "20", *pytest(job, [*files, "-k", "relu6" if job.tiny else GRAVE])]
 
     def one(fast: str, seconds: float) -> dict[str, Any]:
         log, results = (job.out / "logs" / f"{tool}-{fast}.{kind}" for kind in ("txt", "jsonl"))
@@ -388,7 +387,7 @@ def _section(name: str, seconds: float, fast: bool = True) -> Step:
 
 
 AGAINST = ["core/test_against_torch.py"]
-FAST = ["fast/test_cuda_*.py", "core/backend/test_base.py"]
+FAST = ["fast/test_cuda_*.py", "core/backend/test_base*.py", "core/optim/test_base.py"]
 CALLS = {
     1: [
         Step("versions", versions, 40),
