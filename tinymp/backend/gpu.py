@@ -39,7 +39,7 @@ DEFAULT_ALGORITHM = -1
 MOST = 2**31 - 1  # cuBLAS's sizes are C ints
 HERE = pathlib.Path(__file__).parent
 HEADERS = [HERE / "hardware.cuh", HERE / "common.cuh"]  # tests/cuda_on_cpu puts its own first one here
-PIECE = 1 << 14  # elements that a block works on, where a kernel has many arrays
+PIECE = 1 << 16  # elements that a block works on, where a kernel has many arrays
 LONG = 4096  # CuPy sums along an axis with at least 16 threads: each adds at most 256 of so many terms
 
 
@@ -314,7 +314,9 @@ def run_over(xp: Any, name: str, storage: np.dtype, rows: Iterable[tuple[int, in
     """
     pieces = [(a + i * da, b + i * db, min(PIECE, n - i)) for a, da, b, db, n in rows for i in range(0, n, PIECE)]
     if pieces:
-        run_kernel(xp, name, storage, storage, len(pieces), 256, xp.asarray(np.array(pieces, np.uint64)))
+        table = np.array(pieces, np.uint64)
+        threads = min(1024, -(-int(table[:, 2].max()) // 32) * 32)
+        run_kernel(xp, name, storage, storage, len(pieces), threads, xp.asarray(table))
 
 
 _gpu: int | None = None  # the number of the first GPU that was worked on
