@@ -237,12 +237,7 @@ def loss_scale(op: str, name: str, value: Any, least: float = 0.0, most: float =
 
 def whole(op: str, name: str, value: Any) -> int:
     """value as a Python int, if it is a whole number from 0 to 2^31 - 2: what can be counted on a GPU."""
-    n = value if isinstance(value, int) or not isinstance(value, Real) else float(value)
-    if isinstance(n, bool) or not isinstance(n, (int, float)) or not (isinstance(n, int) or n.is_integer()):
-        raise TypeError(f"{op}: expected `{name}` to be an integer, got {value!r}")
-    if not 0 <= n < 2**31 - 1:
-        raise ValueError(f"{op}: expected `{name}` to be at least 0 and below 2^31 - 1, got {value!r}")
-    return int(n)
+    return integers(op, name, value, 1, 0, 2**31 - 2)[0]
 
 
 def count(op: str, name: str, value: Any) -> int:

@@ -20,7 +20,7 @@ TABLE = [
 # Of what is public by name, who calls it, or why there is no wrong call.
 LEFT_OUT = {
     "ops.bind ops.in_place Tensor.extend": "tinymp itself, once",
-    "init.parameter init.check init.random_of init.require_numbers init.write": "layers and initialisers",
+    "init.parameter init.check init.random_of init.write": "layers and initialisers",
     "*.cast_storage Tensor.result Tensor.require_outside_graph": "Policy.cast and Op.apply",
     "Parameter.cast_to Parameter.moved_to Weights.lock Weights.write": "Module and the optimizers",
     "*.overwrite": "copy_ and the other ways to write in place",

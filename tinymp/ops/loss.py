@@ -289,6 +289,8 @@ class BCE(Elementwise):
 
 # ------------------------------------------------------------------------------------------------------------- checks
 
+ALIKE = "input (losses do not broadcast, and class indices are integers)"
+
 
 def check_reduction(op: str, reduction: Any, input: Tensor) -> None:
     choice(op, "reduction", reduction, ("none", "mean", "sum"))
@@ -333,21 +335,12 @@ def _check_labels(op: str, input: Tensor, target: Any, ignore_index: Any) -> Non
         raise ValueError(f"{op}: expected target.shape == {rows}, a label per row of {input.shape}, got {target.shape}")
 
 
-def _check_values(op: str, input: Tensor, target: Any) -> None:
-    """Check that target has a value for each of input."""
-    if floating(op, "target", target).shape != input.shape:
-        raise ValueError(
-            f"{op}: expected target.shape == input.shape, got {target.shape} and {input.shape}; losses do not "
-            "broadcast, and class indices are integers"
-        )
-
-
 def elementwise(
     loss: Any, input: Any, target: Any, weight: Any, reduction: str, pos_weight: Any = None, **constants: float
 ) -> Tensor:
     op = loss.name
     check_reduction(op, reduction, floating(op, "input", input))
-    _check_values(op, input, target)
+    shaped(op, "target", floating(op, "target", target), input.shape, ALIKE)
     for name, w in (("weight", weight), ("pos_weight", pos_weight)):
         if w is None:
             continue
@@ -388,7 +381,7 @@ def cross_entropy(
     if tensor(op, "target", target).dtype not in FLOATING:
         _check_labels(op, input, target, ignore_index)
         return CrossEntropy.apply(input, target, weight, ignore_index=ignore_index, **options)
-    _check_values(op, input, target)
+    shaped(op, "target", floating(op, "target", target), input.shape, ALIKE)
     if ignore_index != -100:
         raise ValueError(f"{op}: expected no ignore_index beside class probabilities, got {ignore_index!r}")
     return CrossEntropyWithProbabilities.apply(input, target, weight, **options)

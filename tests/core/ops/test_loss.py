@@ -441,7 +441,7 @@ def test_refused_over_classes(op, call, error, message):
 @pytest.mark.parametrize(
     ("target", "options", "error", "message"),
     [
-        (half(2, 2), {}, ValueError, r"target.shape == input.shape, got \(2, 2\) and \(2, 3\)"),
+        (half(2, 2), {}, ValueError, r"target.shape == \(2, 3\) like input .*got \(2, 2\)"),
         (X, {"ignore_index": 1}, ValueError, "expected no ignore_index beside class probabilities, got 1"),
         (X.double(), {}, TypeError, "of one dtype, got `input` is float16, `target` is float64"),
         (LABELS, {"label_smoothing": 1.5}, ValueError, r"`label_smoothing` to be in \[0, 1\], got 1.5"),
@@ -463,7 +463,7 @@ def test_nll_loss_takes_no_probabilities():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda f: f(X, half(2, 1)), ValueError, r"got \(2, 1\) and \(2, 3\); losses do not broadcast"),
+        (lambda f: f(X, half(2, 1)), ValueError, r"target.shape == \(2, 3\) like input \(losses do not broadcast.*got \(2, 1\)"),
         (lambda f: f(X, 0.5), TypeError, "expected a Tensor for `target`, got float"),
         (lambda f: f(X, LABELS), TypeError, "expected `target` to be floating, got int64"),
         (lambda f: f(WIDE, X), TypeError, "of one dtype, got `input` is float32, `target` is float16"),

@@ -572,7 +572,7 @@ def test_a_module_in_the_package_is_not_the_users_line():
         ({"scale": 2.0**-40}, ValueError, r"expected `scale` to be in \[6.10352e-05"),
         ({"growth_tracker": "x"}, TypeError, "expected `growth_tracker` to be an integer, got 'x'"),
         ({"growth_tracker": -1}, ValueError, "expected `growth_tracker` to be at least 0"),
-        ({"iteration": 2**40}, ValueError, "expected `iteration` to be at least 0 and below"),
+        ({"iteration": 2**40}, ValueError, "expected `iteration` to be at"),
         ({"scale": float("nan")}, ValueError, "expected `scale` to be"),
         ({"history": None}, TypeError, "expected `history` to be a list, got NoneType"),
         ({"history": [(1, 2.0)]}, TypeError, r"`history` to hold \(iteration, scale, reason\), got \(1, 2.0\)"),

@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
-from ...arguments import count, name_all, number
-from ..init import T, check, random_of, require_numbers, write
+from ...arguments import constant, count, name_all, number
+from ...dtypes import float64
+from ..init import T, check, random_of, write
 
 __all__ = ["dirac_", "eye_", "orthogonal_", "trunc_normal_"]
 
@@ -28,7 +29,7 @@ def trunc_normal_(
     """
     shape, random = check("trunc_normal_", tensor), random_of("trunc_normal_", generator)
     mean, std = number("trunc_normal_", "mean", mean), number("trunc_normal_", "std", std, 0, above=True)
-    require_numbers("trunc_normal_", a=a, b=b)
+    a, b = (constant("trunc_normal_", name, v, float64) for name, v in (("a", a), ("b", b)))
     if not a < b:
         raise ValueError(f"trunc_normal_: expected a < b, got {a} and {b}")
     low, high = (a - mean) / std, (b - mean) / std
