@@ -463,7 +463,7 @@ def test_nll_loss_takes_no_probabilities():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda f: f(X, half(2, 1)), ValueError, r"target.shape == \(2, 3\) like input \(losses do not broadcast.*got \(2, 1\)"),
+        (lambda f: f(X, half(2, 1)), ValueError, r"input \(losses do not broadcast.*got \(2, 1\)"),
         (lambda f: f(X, 0.5), TypeError, "expected a Tensor for `target`, got float"),
         (lambda f: f(X, LABELS), TypeError, "expected `target` to be floating, got int64"),
         (lambda f: f(WIDE, X), TypeError, "of one dtype, got `input` is float32, `target` is float16"),
