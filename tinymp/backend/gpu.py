@@ -314,9 +314,7 @@ def run_over(xp: Any, name: str, storage: np.dtype, rows: Iterable[tuple[int, in
     """
     pieces = [(a + i * da, b + i * db, min(PIECE, n - i)) for a, da, b, db, n in rows for i in range(0, n, PIECE)]
     if pieces:
-        table = np.array(pieces, np.uint64)
-        threads = min(1024, -(-int(table[:, 2].max()) // 32) * 32)
-        run_kernel(xp, name, storage, storage, len(pieces), threads, xp.asarray(table))
+        run_kernel(xp, name, storage, storage, len(pieces), 1024, xp.asarray(np.array(pieces, np.uint64)))
 
 
 _gpu: int | None = None  # the number of the first GPU that was worked on
