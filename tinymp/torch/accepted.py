@@ -11,10 +11,13 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from .. import arguments, ops
 from ..backend.extras import held
+from ..dtypes import float32, float64
 from ..grad_mode import is_grad_enabled
-from ..tensor import Tensor
+from ..tensor import Tensor, from_numpy
 from . import methods
 from .space import hints
 
@@ -54,6 +57,7 @@ IGNORED = {
 }
 # In other words
 RENAMED = {"axis": "dim", "keepdims": "keepdim", "axes": "dims"}
+_ARITHMETIC = {"add", "sub", "mul", "div", "pow", "maximum", "minimum"}
 RANDOM = ["rand", "randn", "randint", "randperm", "rand_like", "randn_like", "normal", "bernoulli", "multinomial"]
 _FUNCTIONS = {argument: set(functions.split()) for argument, functions in IGNORED.items()}
 
@@ -64,6 +68,19 @@ def _reduction(options: dict[str, Any]) -> dict[str, Any]:
     if each is not None or average is not None:
         options["reduction"] = "none" if each is False else "sum" if average is False else "mean"
     return options
+
+
+def _promoted(x: Any, y: Any) -> tuple | None:
+    """x and y, where PyTorch takes an array for a Tensor, and a 0-dim FP32 or FP64 Tensor for a number of the other's
+    dtype; else None. FP16 is left alone: what meets it is the policy's decision.
+    """
+    if isinstance(y, np.ndarray):
+        return x, from_numpy(y)
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or {x.dtype, y.dtype} != {float32, float64}:
+        return None
+    if y.ndim or (not x.ndim and x.dtype == float32):
+        return None if x.ndim else (x.to(y.dtype), y)
+    return x, y.to(x.dtype)
 
 
 def _in_graph(name: str, x: Any, *args: Any, **options: Any) -> Any:
@@ -89,6 +106,8 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
     if name.lower().replace("_", "") in ("softmax", "logsoftmax") and "`dim`" in message.replace("'", "`"):
         warnings.warn(f"{name}: without dim it is chosen from the number of axes, as PyTorch once did", stacklevel=3)
         return call(args[0], 0 if args[0].ndim in (0, 1, 3) else 1)
+    if name in _ARITHMETIC and len(args) == 2 and (pair := _promoted(*args)) is not None:
+        return call(*pair, **options)
     if found is None or found[1] not in options:
         trailing = args and isinstance(args[-1], bool) and name in _FUNCTIONS["inplace"]
         return call(*args[:-1], **options) if trailing and _POSITION.search(message) else NotImplemented

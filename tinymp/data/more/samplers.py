@@ -60,7 +60,8 @@ class RandomSampler(Sampler):
     def __iter__(self) -> Iterator[int]:
         n, draw = len(self.data_source), random_generator(type(self).__name__, self.generator, None)
         if self.replacement:
-            return iter(draw.integers(n, size=self.num_samples).tolist())
+            parts = range(0, self.num_samples, 2**20)  # of a number that stands for no end not all at once
+            return (i for k in parts for i in draw.integers(n, size=min(2**20, self.num_samples - k)).tolist())
         rounds = [draw.permutation(n) for _ in range(-(-self.num_samples // n))]
         return iter(np.concatenate(rounds)[: self.num_samples].tolist())
 
