@@ -28,7 +28,6 @@ DIFFERENT = {
     "optim.LBFGS": "it calls the loss several times a step, which loss scaling does not know; use optim.Adam",
     "optim.SparseAdam": "optim.Adam takes sparse gradients",
     "quantization": "tinymp trains; low precisions are studied in tinymp.study",
-    "distributions.MultivariateNormal": "of independent numbers: Normal(mean, std), and log_prob(x).sum(-1)",
     "profiler": "use tinymp.audit(), or `tinymp.observe`",
     "utils.checkpoint": "nothing is computed twice: activations are kept in the policy's storage; use smaller batches",
     **dict.fromkeys(["nn.utils.weight_norm", "nn.utils.spectral_norm"], _WRAPS),
