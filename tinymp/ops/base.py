@@ -224,7 +224,7 @@ def in_place(op: LSTM, name: str, targets: tuple[Array, ...], *arrays: Any) -> N
 @base(ReLU.forward)
 def relu_forward(op: ReLU, x: Array) -> Array:
     (x,), back = arranged(x)
-    y = back(op.device.select(~(x <= 0), x))  # CuPy compares FP16 as it is: no widened copy
+    y = back(op.device.where(x <= 0, x.dtype.type(0), x))  # CuPy compares FP16 as it is: no widened copy
     op.save(y)
     return y
 
