@@ -24,7 +24,7 @@ from ..events import here, tell
 from ..fast_path import fast_path
 from ..precision import FP32, gemm, plain, reduce, store, widen
 from .activation import ReLU
-from .conv import Geometry, columns, fold
+from .conv import Geometry, columns, fold, grouped, spread
 from .norm import BatchNorm, LayerNorm, Running, of_argument
 from .pointwise import Add
 from .recurrent import LSTM, times
@@ -253,17 +253,30 @@ def windows(name: str, x: Array, y: Array, shape: tuple[int, ...], g: Geometry) 
     run_kernel(backend.of(x).xp, name, x.dtype, x.dtype, blocks, 256, x, y, np.int64(y.size), *shape, *sides)
 
 
+def one_pixel(g: Geometry, sides: tuple[int, ...]) -> bool:
+    """True if each window of images with these sides is one pixel, at its place."""
+    return g.kernel == g.stride == (1, 1) and not any(map(any, g.pads)) and g.output(*sides) == sides
+
+
 @fast_path(columns)
 def im2col(xp: Any, x: Array, g: Geometry) -> Array:
     if x.dtype not in (float16, float32) or not x.size:
         return NotImplemented
     seen = x.shape[0] * prod(g.kernel), *g.output(*x.shape[1:3]), x.shape[3]
-    if g.kernel == g.stride == (1, 1) and not any(map(any, g.pads)) and seen[1:3] == x.shape[1:3]:
-        y = x  # each window is one pixel
+    if one_pixel(g, x.shape[1:3]):
+        y = x
     else:
         y = xp.empty(seen, x.dtype)
         windows("images_to_columns", xp.ascontiguousarray(x), y, x.shape, g)
     return y.reshape(g.groups, seen[0] // g.groups, prod(seen[1:]))
+
+
+@fast_path(spread)
+def one_product(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometry, size: tuple[int, int]) -> Array:
+    if not one_pixel(g, size) or not plain(w.dtype):
+        return NotImplemented
+    x = gemm(grouped(w, g).swapaxes(1, 2), grouped(y, g), None if bias is None else grouped(bias, g))
+    return x.reshape(w.shape[1] * g.groups, *size, y.shape[3])
 
 
 @fast_path(fold)

@@ -109,6 +109,7 @@ def correlate(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry) -> A
     return y.reshape(w.shape[0], *g.output(*x.shape[1:3]), x.shape[3])
 
 
+@replaceable(lambda xp: "gpu" if xp is backend.gpu.xp else "cpu")
 def spread(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometry, size: Pair) -> Array:
     """dx (C, H, W, N) of y (O, OH, OW, N) and w (O, C / groups, kh, kw): every y_o W_o is added in its place."""
     columns = gemm(grouped(w, g).swapaxes(1, 2), grouped(y, g), wide=True)

@@ -124,6 +124,18 @@ def test_convolutions(groups, options):
         check_both_ways(lambda x, w, b, op=op: op(x, w, b, groups=groups, **options), x, w, b, **sizes)
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+def test_a_window_of_one_pixel_needs_no_columns(groups):
+    """Each gradient is one product, whose result is rounded once; a shifted window is not taken for one in its place."""
+    x, b, sizes = randn(2, 6, 4, 5), randn(6), {"length": 8, "grad_length": 80}
+    for op in (ops.conv2d, ops.conv_transpose2d):
+        before = len(launches() or ())
+        check_both_ways(lambda x, w, b, op=op: op(x, w, b, groups=groups), x, randn(6, 6 // groups, 1, 1), b, **sizes)
+        assert not {"images_to_columns", "columns_to_images"} & set((launches() or ())[before:])
+    shifted = conv.Geometry((1, 1), pads=((1, -1), (0, 0)))
+    assert not base.one_pixel(shifted, (4, 5)) and shifted.output(4, 5) == (4, 5)
+
+
 def test_pointwise_ops_that_widen_nothing():
     """The bits of the definitions, also for infinities, NaN and zeros."""
     x = np.array([[-1, -0.0, 0, 2.0**-24, 3], [INF, -INF, NAN, 60000, 5]])
