@@ -126,7 +126,7 @@ def test_convolutions(groups, options):
 
 @pytest.mark.parametrize("groups", [1, 3])
 def test_a_window_of_one_pixel_needs_no_columns(groups):
-    """Each gradient is one product, whose result is rounded once; a shifted window is not taken for one in its place."""
+    """Each gradient is one product, whose result is rounded once. A shifted window is another case."""
     x, b, sizes = randn(2, 6, 4, 5), randn(6), {"length": 8, "grad_length": 80}
     for op in (ops.conv2d, ops.conv_transpose2d):
         before = len(launches() or ())
