@@ -36,6 +36,7 @@ _NAMES = {
     "study": """study BF16_AMPERE BF16_HOPPER FP16_ACCUMULATE FP16_AMPERE FP16_HOPPER FP16_REDUCTIONS FP16_SUMS_AMPERE
         FP16_SUMS_HOPPER FP16_SUMS_VOLTA FP16_VOLTA FP8 FP8_ADA FP8_BLACKWELL FP8_HOPPER FP8_HOPPER_FAST POLICIES
         PURE_FP16 TF32_AMPERE""",
+    "study.sums": "precision.Fp64",
     "study.tensor_core": "tensor_core",
     "audit": "audit",
     "audit.bytes": "saved_nbytes",

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import backend
+from .backend.extras import held
 from .dtypes import FLOATING, HALVES, NAMES, bfloat16, float16, float32, float64, real, require_fit
 from .events import Result, Setting, here, quietly, tell
 
@@ -154,7 +155,7 @@ class Policy:
         """What sums in the place of a primitive, for "accumulate" or "reduce": see `Study`. None: nothing does."""
         if self.study is not None and (studied := self.study.accumulator(field, like)) is not None:
             return studied
-        return Fp64 if getattr(self, field) == float64 and like.dtype in HALVES else None
+        return held("precision.Fp64") if getattr(self, field) == float64 and like.dtype in HALVES else None
 
     def cast(self, target: Any, keep: Mapping[str, Policy] | None = None) -> Any:
         """Give `target` this policy's storage.
@@ -191,34 +192,6 @@ class Policy:
         if isinstance(target, dict):
             return dict(zip(target, found))
         return type(target)(*found) if hasattr(target, "_fields") else type(target)(found)
-
-
-class Fp64:
-    """FP64 accumulators of FP16 operands. Their sums are rounded to FP32 when they are complete."""
-
-    name = "float64"
-
-    @staticmethod
-    def product(a: Array, b: Array, acc: Any, like: Array) -> Array:
-        device = backend.of(a)
-        a, b = device.cast(a, float64), device.cast(b, float64)  # rounds: never, FP32 -> FP64 is exact
-        # rounds: products accumulated in FP64, then rounded to FP32
-        return device.cast(device.gemm(a, b, None, acc, float64, False, False), float32)
-
-    @staticmethod
-    def reduce(x: Array, axis: Any, how: str) -> Array:
-        device = backend.of(x)
-        return device.cast(device.reduce(device.cast(x, float64), axis, how), float32)  # rounds: FP64 sums to FP32
-
-    @staticmethod
-    def add(total: Array, part: Array) -> None:
-        total += part
-
-    @staticmethod
-    def scatter_add(n_rows: int, index: Array, rows: Array, like: Array) -> Array:
-        device = backend.of(rows)
-        # rounds: sums accumulated in FP64, then rounded to FP32
-        return device.cast(device.scatter_add_rows(n_rows, index, device.cast(rows, float64)), float32)
 
 
 FP32 = Policy("FP32", storage=float32)

@@ -67,6 +67,8 @@ class Finder:
 
 def _of_policy(policy: Policy, state: dict[str, Any]) -> None:
     """What is a study now were fields of a policy."""
+    if bits := state.pop("aligned", 0):  # after a wrong alignment
+        state |= {"chunk": 4, "tensor_core": {24: "volta", 14: "hopper"}[bits]}
     if not state.keys() <= policy.__dataclass_fields__.keys():
         state = vars(import_module(f"{ROOT}.study").change(MIXED, **state))
     vars(policy).update(state)

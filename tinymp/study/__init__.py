@@ -157,8 +157,6 @@ def change(policy: Policy, **changes: Any) -> Policy:
 
     TypeError for a name that neither has; ValueError for values that do not go together.
     """
-    if bits := changes.pop("aligned", 0):  # pickles of earlier versions have it: bits after a wrong alignment
-        changes = {**changes, "chunk": 4, "tensor_core": {24: "volta", 14: "hopper"}[bits]}
     own = {
         name: changes.pop(name) for name in list(changes) if name in policy.__dataclass_fields__ and name not in SUMS
     }

@@ -1,4 +1,4 @@
-"""Accumulators for studies: FP16, those of Tensor Cores, and sums in parts. None of this is fast."""
+"""Accumulators for studies: FP16, FP64, those of Tensor Cores, and sums in parts. None of this is fast."""
 
 from __future__ import annotations
 
@@ -180,3 +180,31 @@ class Split:
             self.fp16.add(total, part)
         else:
             total += part
+
+
+class Fp64:
+    """FP64 accumulators of FP16 operands. Their sums are rounded to FP32 when they are complete."""
+
+    name = "float64"
+
+    @staticmethod
+    def product(a: Array, b: Array, acc: Any, like: Array) -> Array:
+        device = backend.of(a)
+        a, b = device.cast(a, _F64), device.cast(b, _F64)  # rounds: never, FP32 -> FP64 is exact
+        # rounds: products accumulated in FP64, then rounded to FP32
+        return device.cast(device.gemm(a, b, None, acc, _F64, False, False), _F32)
+
+    @staticmethod
+    def reduce(x: Array, axis: Any, how: str) -> Array:
+        device = backend.of(x)
+        return device.cast(device.reduce(device.cast(x, _F64), axis, how), _F32)  # rounds: FP64 sums to FP32
+
+    @staticmethod
+    def add(total: Array, part: Array) -> None:
+        total += part
+
+    @staticmethod
+    def scatter_add(n_rows: int, index: Array, rows: Array, like: Array) -> Array:
+        device = backend.of(rows)
+        # rounds: sums accumulated in FP64, then rounded to FP32
+        return device.cast(device.scatter_add_rows(n_rows, index, device.cast(rows, _F64)), _F32)
