@@ -70,7 +70,7 @@ _NAMES = {
     "nn.more.utils": """PackedSequence pack_padded_sequence pack_sequence pad_packed_sequence parameters_to_vector
         vector_to_parameters""",
     "ops.more.arithmetic": """addcdiv addcmul addmm atan2 cdist cosine_similarity dot floor_divide fmod lerp mv
-        normalize outer pairwise_distance remainder""",
+        normalize outer pairwise_distance pointwise.div_rounded remainder""",
     "ops.more.attention": "scaled_dot_product_attention",
     "ops.more.ctc": "ctc_loss",
     "ops.more.einsum": "einsum",

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import choice, constant, floating, number, tensor
+from ..arguments import constant, number, tensor
 from ..autograd import Array, Op, Target
+from ..backend.extras import held
 from ..dtypes import FLOATING, float32, require_fit
 from ..events import quietly, type_name
 from ..precision import MOVEMENT, POINTWISE, REDUCTION, reduce, scalar, store, to_dtype, widen
@@ -135,28 +136,6 @@ class Div(Op):
         dx = widen(dz) / widen(y)
         dy = sum_to(-dx * (widen(x) / widen(y)), like_y) if like_y else None
         return sum_to(dx, like_x) if like_x else None, dy
-
-
-class DivRounded(Op):
-    """z = x / y rounded towards -inf ("floor") or 0 ("trunc");  no gradient, as z is constant but for its steps.
-
-    The floor is that of the exact quotient, as in Python and PyTorch: from the remainder, which is exact.
-    """
-
-    kind = POINTWISE
-    name = "div"
-
-    def forward(self, x: Array, y: Array, *, mode: str) -> Array:
-        xp, a, b = self.xp, widen(x), widen(y)
-        quotient = xp.asarray(a / b)
-        if mode == "trunc":
-            return store(xp.trunc(quotient), like=stored(x, y))
-        rest = xp.fmod(a, b)
-        below = (rest != 0) & ((rest < 0) != xp.less(b, 0))
-        return store(self.device.where(xp.equal(b, 0), quotient, xp.rint((a - rest) / b - below)), like=stored(x, y))
-
-    def backward(self, dz: Array) -> tuple:
-        return tuple([self.xp.zeros(like.shape, like.dtype) if like else None for like in self.targets])
 
 
 class Pow(Op):
@@ -309,9 +288,7 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     """
     pair = operands("div", input, other)
     if rounding_mode is not None:
-        choice("div", "rounding_mode", rounding_mode, ("floor", "trunc"))
-        pair = [floating("div", "input", x) if isinstance(x, Tensor) else x for x in pair]
-        return DivRounded.apply(*pair, mode=rounding_mode)
+        return held("ops.pointwise.div_rounded")(pair, rounding_mode)
     return Div.apply(*[x.float() if isinstance(x, Tensor) and x.dtype not in FLOATING else x for x in pair])
 
 

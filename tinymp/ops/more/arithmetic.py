@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import axis, flag, floating, name_all, number, tensor, with_axes
+from ...arguments import axis, choice, flag, floating, name_all, number, tensor, with_axes
 from ...autograd import Array, Op
 from ...dtypes import HALVES
 from ...precision import POINTWISE, store, widen
 from ...tensor import Tensor
 from ..dot import matmul
-from ..pointwise import DivRounded, add, broadcastable, clamp, div, mul, numeric, operands, stored, sub, sum_to
+from ..pointwise import add, broadcastable, clamp, div, mul, numeric, operands, stored, sub, sum_to
 from ..reduce import sum as total
 from ..shape import expand, unsqueeze
 from ..unary import promoted
@@ -48,6 +48,28 @@ class Fmod(Remainder):
     """z = x - n y with n = x / y rounded towards 0;  dx = dz, dy = -n dz. Exact."""
 
     mode = "fmod"
+
+
+class DivRounded(Op):
+    """z = x / y rounded towards -inf ("floor") or 0 ("trunc");  no gradient, as z is constant but for its steps.
+
+    The floor is that of the exact quotient, as in Python and PyTorch: from the remainder, which is exact.
+    """
+
+    kind = POINTWISE
+    name = "div"
+
+    def forward(self, x: Array, y: Array, *, mode: str) -> Array:
+        xp, a, b = self.xp, widen(x), widen(y)
+        quotient = xp.asarray(a / b)
+        if mode == "trunc":
+            return store(xp.trunc(quotient), like=stored(x, y))
+        rest = xp.fmod(a, b)
+        below = (rest != 0) & ((rest < 0) != xp.less(b, 0))
+        return store(self.device.where(xp.equal(b, 0), quotient, xp.rint((a - rest) / b - below)), like=stored(x, y))
+
+    def backward(self, dz: Array) -> tuple:
+        return tuple([self.xp.zeros(like.shape, like.dtype) if like else None for like in self.targets])
 
 
 class FloorDivide(DivRounded):
@@ -113,6 +135,12 @@ def fmod(input: Tensor, other: Any) -> Tensor:
     integer 0.
     """
     return Fmod.apply(*[numeric("fmod", x) for x in operands("fmod", tensor("fmod", "input", input), other)])
+
+
+def div_rounded(pair: list, mode: str) -> Tensor:
+    """`div` of what `operands` made, with a rounding_mode."""
+    choice("div", "rounding_mode", mode, ("floor", "trunc"))
+    return DivRounded.apply(*[floating("div", "input", x) if isinstance(x, Tensor) else x for x in pair], mode=mode)
 
 
 def floor_divide(input: Any, other: Any) -> Tensor:
