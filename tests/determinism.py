@@ -38,7 +38,7 @@ MORE = {  # of some ops, by name or class, besides what their kinds (forward's a
     "add sub mul Div maximum minimum pow clamp FixedNorm interpolate": KINDS["REDUCTION"],  # gradients are sums
     "embedding Index gather index_add index_select interpolate roi_pool ctc_loss": ("", "FP64"),
     "dropout scaled_dot_product_attention": ("batch seed", "batch seed"),
-    "scatter": ("", "race"),
+    "index_put": ("", "race"),
     "sync_batch_norm": ("processes", "processes"),
     "Function": (" ".join(MEANS), " ".join(MEANS)),  # a program's own
 }
