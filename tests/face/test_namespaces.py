@@ -212,4 +212,7 @@ def test_a_generator_draws_its_own_numbers():
     plain = torch.randn(3)
     torch.manual_seed(0)
     torch.randn(3, generator=torch.Generator())
+    one, other = torch.Generator().manual_seed(5), torch.Generator()
+    with one, other, one:
+        assert torch.randn(3).tolist() == a.tolist()
     assert torch.randn(3).tolist() == plain.tolist()
