@@ -37,7 +37,7 @@ from .events import NAMES, here, running, tell, type_name
 from .events import backward as backward_run
 from .fast_path import find
 from .grad_mode import is_grad_enabled
-from .precision import DOT, LOSS, Kind, Policy, kept_policy, plain, policy_in_use, store, under, widen
+from .precision import DOT, LOSS, Kind, Policy, kept_policy, plain, policy_in_use, store, under
 
 Array = Any
 
@@ -118,8 +118,8 @@ def added(total: Any, part: Any) -> Any:
     """total + part for two gradients of one tensor, in FP32 and in the memory order of the first."""
     if hasattr(total, "add") or hasattr(part, "add"):
         return total.add(part) if hasattr(total, "add") else part.add(total)
-    total = widen(total)
-    return store(backend.of(total).plus(total, widen(part)), like=total)
+    like, total = backend.of(total).plus(total, part)
+    return store(total, like=like)
 
 
 def joined(total: Any, like: Any) -> Any:

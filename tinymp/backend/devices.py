@@ -85,9 +85,10 @@ class Device:
         # rounds: never, FP16 and BF16 -> FP32 is exact
         return self.cast(x, _F32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x  # BF16 is "void" to NumPy
 
-    def plus(self, x: Array, y: Array) -> Array:
-        """x + y of one dtype, in the memory order of x where it can be."""
-        return x + y
+    def plus(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """x widened, or what is as it would be, and x + y in FP32 (FP64 for FP64)."""
+        x = self._widened(x)
+        return x, x + self._widened(y)
 
     def tf32(self, x: Array) -> Array:
         """FP32 without the last 13 bits of the fraction, to nearest, ties away from 0; inf and nan stay.
