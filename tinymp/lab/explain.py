@@ -178,7 +178,7 @@ def _explained(name: str, what: str, thing: Any) -> Explanation:
     found: list[type[Op]] = []
     if what in ("op", "layer"):
         found = ops_of(thing)
-        found = [op for op in found if op.kind is not MOVEMENT or op.gradient] or found[:1]
+        found = [op for op in found if op is found[0] or op.kind is not MOVEMENT or op.gradient]
         formula = "\n".join(dict.fromkeys(_paragraph(x) for x in (thing, *found) if x.__doc__))
         read = [vars(thing).get("forward", thing)]
         read += [f for op in found for f in (op.forward, op.backward if op.gradient else op.forward)]
