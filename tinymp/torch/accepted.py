@@ -135,8 +135,9 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
             return call(*args, **rest)
     if argument == "last_epoch" and options["last_epoch"] == -1:
         return call(*args, **rest)
-    if argument == "out":
-        raise TypeError(f"{name}: argument `out` is not supported: write the result with out.copy_(...)") from error
+    if argument == "out" and isinstance(options["out"], Tensor):
+        y = call(*args, **rest)
+        return (options["out"] if options["out"].numel() else methods.resize_(options["out"], y.shape)).copy_(y)
     return hints.refused(name, call, args, options, error) if hints else NotImplemented
 
 
