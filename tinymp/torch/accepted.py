@@ -16,8 +16,8 @@ import numpy as np
 from .. import arguments, ops
 from ..backend.extras import held
 from ..dtypes import float32, float64
-from ..grad_mode import is_grad_enabled
-from ..tensor import Tensor, from_numpy
+from ..grad_mode import is_grad_enabled, no_grad
+from ..tensor import Gradient, Tensor, from_numpy
 from . import methods
 from .space import hints
 
@@ -83,11 +83,14 @@ def _promoted(x: Any, y: Any) -> tuple | None:
     return x, y.to(x.dtype)
 
 
-def _in_graph(name: str, x: Any, *args: Any, **options: Any) -> Any:
+def _in_graph(name: str, call: Callable, x: Any = None, *args: Any, **options: Any) -> Any:
     """A change in place of a tensor in a graph, or by one, as far as that comes to a new tensor (`become`)."""
     make = held("ops.index_put") if name == "setitem" else getattr(ops, name[:-1], None) if name[-1:] == "_" else None
     if make is None or not isinstance(x, Tensor) or (x.is_leaf and x.requires_grad) or not is_grad_enabled():
         return NotImplemented
+    if isinstance(x, Gradient):  # the leaf's array, which has no graph: there are no second derivatives
+        with no_grad():
+            return call(x, *args, **options)
     from ..ops.more.in_place import become
 
     return become(x, name, make(x, *args, **options))
@@ -99,7 +102,7 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
     """
     message = str(error)
     if isinstance(error, RuntimeError):
-        return _in_graph(name, *args, **options)
+        return _in_graph(name, call, *args, **options)
     found = _KEYWORD.search(message)
     if name in ("to", "Module.to") and (found or _POSITION.search(message)):
         return methods.to(*args, **options)
