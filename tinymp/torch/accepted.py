@@ -76,11 +76,11 @@ def _promoted(x: Any, y: Any) -> tuple | None:
     """
     if isinstance(y, np.ndarray):
         return x, from_numpy(y)
-    if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or {x.dtype, y.dtype} != {float32, float64}:
+    tensors = isinstance(x, Tensor) and isinstance(y, Tensor)
+    if not tensors or {x.dtype, y.dtype} != {float32, float64} or (x.ndim and y.ndim):
         return None
-    if y.ndim or (not x.ndim and x.dtype == float32):
-        return None if x.ndim else (x.to(y.dtype), y)
-    return x, y.to(x.dtype)
+    first = y.ndim or (not x.ndim and x.dtype == float32)
+    return (x.to(y.dtype), y) if first else (x, y.to(x.dtype))
 
 
 def _in_graph(name: str, call: Callable, x: Any = None, *args: Any, **options: Any) -> Any:

@@ -195,19 +195,14 @@ def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
 
 def _absent(name: str) -> type:
     def __init__(self: Any, *args: Any, **options: Any) -> None:
-        there = "of PyTorch's distributions there are Bernoulli, Categorical and Normal"
-        said = _INSTEAD.get(name, "draw with numpy.random, and write log_prob as a function")
-        raise NotImplementedError(f"{name}: {there}; {said}")
+        there = "there are Bernoulli, Categorical and Normal"
+        raise NotImplementedError(f"{name}: {there}; of independent numbers, Normal(mean, std) and log_prob(x).sum(-1)")
 
     return type(name, (Distribution,), {"__init__": __init__, "__doc__": "Can be imported, not made."})
 
 
 # Packages import them for one of their files, and use them in none of the others
-_ABSENT = """
-    Beta Binomial Cauchy Dirichlet Exponential Gamma Geometric Gumbel Independent Laplace LogNormal Multinomial
-    MultivariateNormal OneHotCategorical Poisson RelaxedBernoulli RelaxedOneHotCategorical StudentT
-    TransformedDistribution Uniform
-"""
-_INSTEAD = dict.fromkeys(("Independent", "MultivariateNormal"), "use Normal(mean, std), and log_prob(x).sum(-1)")
+_ABSENT = "Beta Dirichlet Exponential Gamma Independent Laplace LogNormal MultivariateNormal OneHotCategorical Poisson "
+_ABSENT += "RelaxedBernoulli RelaxedOneHotCategorical StudentT TransformedDistribution Uniform"
 globals().update({name: _absent(name) for name in _ABSENT.split()})
 fill(globals(), "torch.distributions", {})

@@ -5,20 +5,17 @@ from typing import Any
 from ...tensor import Tensor
 
 
-def _of_arrays(method: Any) -> Any:
-    def call(*args: Any, **options: Any) -> Any:
-        arrays = {name: x.numpy() if isinstance(x, Tensor) else x for name, x in options.items()}
-        return method(*[x.numpy() if isinstance(x, Tensor) else x for x in args], **arrays)
-
-    return call
-
-
 def __getattr__(name: str) -> Any:
     if name != "SummaryWriter":
         raise AttributeError(f"torch.utils.tensorboard has no attribute '{name}' in tinymp")
-    try:
-        from tensorboardX import SummaryWriter  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError:
-        raise ImportError("torch.utils.tensorboard: the writer is tensorboardX's: pip install tensorboardX") from None
-    of_arrays = {name: _of_arrays(x) for name, x in vars(SummaryWriter).items() if name.startswith("add_")}
-    return type(name, (SummaryWriter,), of_arrays)
+    from tensorboardX import SummaryWriter  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    methods = {key: _of_arrays(x) for key, x in vars(SummaryWriter).items() if key.startswith("add_")}
+    return type(name, (SummaryWriter,), methods)
+
+
+def _of_arrays(method: Any) -> Any:
+    def array(x: Any) -> Any:
+        return x.numpy() if isinstance(x, Tensor) else x
+
+    return lambda *args, **options: method(*map(array, args), **{key: array(x) for key, x in options.items()})
