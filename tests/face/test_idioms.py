@@ -93,7 +93,9 @@ def test_there_are_150():
 
 
 @pytest.mark.filterwarnings("ignore:'pin_memory'")  # PyTorch's, without a GPU
-@pytest.mark.filterwarnings("ignore:torch.compile", "ignore:.torch.jit.script", "ignore:Using backward")
+@pytest.mark.filterwarnings(
+    "ignore:torch.compile", "ignore:.torch.jit.script", "ignore:Using backward", "ignore:__array_wrap__"
+)
 @pytest.mark.parametrize(("head", "body"), BLOCKS, ids=[head.split()[0] for head, _ in BLOCKS])
 def test_an_idiom_is_as_in_pytorch(head, body):
     source = BEFORE + body

@@ -17,6 +17,8 @@ from ..events import type_name
 from ..tensor import Tensor
 from .dataset import Subset, TensorDataset, in_epoch, item_numbers, length_of, random_generator, without_graph
 
+MOST = 2**26  # item numbers of an epoch, some gigabytes as a list
+
 
 class DataLoader:
     """Batches of `dataset`, epoch after epoch: `for x, y in DataLoader(dataset, 64, shuffle=True): ...`
@@ -140,6 +142,11 @@ class DataLoader:
         """Of each batch of the epoch that begins."""
         if self.batch_sampler is not None:
             return [item_numbers("DataLoader", "batch_sampler", numbers, n) for numbers in self.batch_sampler]
+        if self.sampler is not None and (given := len(self.sampler)) > MOST:  # type: ignore[arg-type]
+            raise ValueError(
+                f"DataLoader: expected a sampler of at most {MOST} numbers, which are listed when an epoch begins, got "
+                f"{given}; give it a smaller num_samples, and begin again after StopIteration"
+            )
         if self.shuffle:
             order = (self.generator or random_generator("DataLoader", None, None)).permutation(n)
         else:

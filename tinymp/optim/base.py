@@ -40,7 +40,7 @@ def apply(optimizer: Optimizer, ready: list[tuple[Group, Parameter]], skip: Any)
         arrays = g, p.array, p.master, *(state[name] for name in optimizer.initial(group))
         usual = p.policy.rounding == "nearest" and {x.dtype for x in arrays[2:]} == {float32} and g.dtype != float64
         dense = p.array.size <= MOST and all(hasattr(x, "flags") and x.flags.c_contiguous for x in arrays)
-        if usual and dense and not hasattr(p.grad_scale, "dtype"):
+        if usual and dense and isinstance(p.grad_scale, (int, float)):
             key = id(group), g.dtype, p.dtype, p.grad_scale, int(state["step"]), int(state.get("since", 0))
             seen[key] += p.array.size
         batches.setdefault((key, seen[key] // MOST), []).append((group, p))

@@ -526,3 +526,9 @@ def test_random_split_feeds_loaders():
     train, test = random_split(TensorDataset(X, Y), [0.8, 0.2], seed=0)
     batches = numbers(DataLoader(train, 3, shuffle=True, seed=1)) + numbers(DataLoader(test, 3))
     assert sorted(i for batch in batches for i in batch) == Y.tolist()
+
+
+def test_a_sampler_without_end_is_refused_before_it_is_listed():
+    loader = DataLoader(TensorDataset(Y), sampler=range(10**10))
+    with pytest.raises(ValueError, match=r"at most 67108864 numbers.*got 10000000000; give it a smaller num_samples"):
+        iter(loader)
