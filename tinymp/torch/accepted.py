@@ -1,4 +1,4 @@
-"""What a call may say in PyTorch that changes no result here, or says the same in other words.
+"""Arguments that PyTorch has and tinymp has not, since they change no result here or say the same in other words.
 
 tinymp's functions do not have these arguments: a call with one fails as any wrong call does, and only then is it looked
 up here, where it is taken out or translated, and the call made again. A call without such an argument costs nothing.
@@ -26,9 +26,8 @@ _POSITION = re.compile(r"too many positional arguments|takes .*positional argume
 
 # Without effect on a result -> the functions and classes that have it in PyTorch
 IGNORED = {
-    "inplace": """relu relu6 leaky_relu elu selu celu silu mish hardtanh hardswish hardsigmoid threshold
-        dropout dropout1d dropout2d ReLU ReLU6 LeakyReLU ELU SELU CELU SiLU Mish Hardtanh Hardswish
-        Hardsigmoid Threshold Dropout Dropout1d Dropout2d""",
+    "inplace": """relu relu6 leaky_relu elu selu celu silu mish hardtanh hardswish hardsigmoid dropout dropout1d
+        dropout2d ReLU ReLU6 LeakyReLU ELU SiLU Mish Hardtanh Hardswish Dropout Dropout1d Dropout2d""",
     "non_blocking": "cuda cpu copy_",
     "memory_format": """clone contiguous empty_like zeros_like ones_like full_like rand_like randn_like cuda cpu
         bfloat16 bool double float half int long""",
@@ -41,7 +40,6 @@ IGNORED = {
     "timeout": "DataLoader",
     "worker_init_fn": "DataLoader",
     "in_order": "DataLoader",
-    "compute_mode": "cdist",
     "enable_nested_tensor": "TransformerEncoder",
     "mask_check": "TransformerEncoder",
     "foreach": "SGD Adam AdamW RMSprop Adagrad Adadelta Adamax NAdam RAdam clip_grad_norm_ clip_grad_value_",

@@ -210,11 +210,16 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
     return _like(norm(d, p, -1, flag(op, "keepdim", keepdim)), x1)
 
 
-def cdist(x1: Tensor, x2: Tensor, p: float = 2.0) -> Tensor:
+_MODES = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
+
+
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = _MODES[0]) -> Tensor:
     """The p-norms of the differences of each row of x1 (..., m, k) and each of x2 (..., n, k): (..., m, n).
 
-    Unlike PyTorch's, it uses no matrix product for p = 2, which loses digits where rows are near each other.
+    compute_mode: as in PyTorch, which may use a matrix product for p = 2, and loses digits where rows are near each
+    other; here there is none.
     """
+    choice("cdist", "compute_mode", compute_mode, _MODES)
     a, b = _wide("cdist", x1=x1, x2=x2)
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-1]:
         raise ValueError(f"cdist: expected (..., m, k) and (..., n, k), got shapes {a.shape} and {b.shape}")
