@@ -185,7 +185,7 @@ def face_samples(quick: bool, kind: str, missing: list[str]) -> Iterator[Sample]
 
 
 def path_in(home: Any, name: str) -> Any:
-    """What is callable by this path; None for nothing."""
+    """The function at this path; None if nothing there can be called."""
     try:
         found = attrgetter(name)(home)
     except (AttributeError, ImportError):

@@ -32,7 +32,7 @@ MOVED = {
     "ops.sort": "ops.more.sort",
     "optim.cycle": "optim.more.schedule",
 }
-# What a module has held that is there still -> where that is now.
+# Where a name was, of modules that are there still -> where it is now.
 HELD = {
     f"{module}.{name}": now
     for (module, now), names in {
@@ -66,7 +66,7 @@ class Finder:
 
 
 def _of_policy(policy: Policy, state: dict[str, Any]) -> None:
-    """What is a study now were fields of a policy."""
+    """Take over a policy of a time when studies were fields of it."""
     if bits := state.pop("aligned", 0):  # after a wrong alignment
         state |= {"chunk": 4, "tensor_core": {24: "volta", 14: "hopper"}[bits]}
     if not state.keys() <= policy.__dataclass_fields__.keys():

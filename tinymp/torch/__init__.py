@@ -24,6 +24,8 @@ from ..tensor import Tensor as _Tensor
 from ..tensor import from_numpy, tensor
 from . import accepted, different, methods
 from .device import device, install
+from .methods import is_floating_point as is_floating_point
+from .methods import t as t
 from .space import fill as _fill
 from .types import *
 
@@ -120,11 +122,6 @@ def is_tensor(obj: Any) -> _builtins.bool:
     return isinstance(obj, _Tensor)
 
 
-def is_floating_point(input: _Tensor) -> _builtins.bool:
-    """True for a Tensor of a floating dtype."""
-    return methods.is_floating_point(input)
-
-
 def where(condition: _Tensor, *values: Any) -> Any:
     """input where the condition holds, else other; without them the places where it does, one Tensor per axis."""
     return _held("ops.where")(condition, *values) if values else _held("ops.nonzero")(condition, as_tuple=True)
@@ -133,11 +130,6 @@ def where(condition: _Tensor, *values: Any) -> Any:
 def numel(input: _Tensor) -> _builtins.int:
     """The number of elements."""
     return input.numel()
-
-
-def t(input: _Tensor) -> _Tensor:
-    """The transposed matrix; a vector is its own."""
-    return methods.t(input)
 
 
 def get_default_dtype() -> Any:

@@ -92,8 +92,8 @@ class _Call(_Op):
 
     def forward(self, *arrays: Any, function: Any, given: list) -> Any:
         self.name = function.__name__
-        tensors, needs, self.context = iter(arrays), iter(self.needs or arrays), _Context()
-        self.context.needs_input_grad = tuple(a is _Call and next(needs) is True for a in given)
+        tensors, needs, self.context = iter(arrays), iter(self.needs or [False] * len(arrays)), _Context()
+        self.context.needs_input_grad = tuple(a is _Call and next(needs) for a in given)
         with no_grad():
             y = function.forward(self.context, *[Tensor(next(tensors)) if a is _Call else a for a in given])
         self.save(*[x if x is None else x.array for x in self.context.saved_tensors])

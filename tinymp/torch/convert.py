@@ -121,7 +121,7 @@ def _stack(name: str) -> Callable:
     return options
 
 
-# What layers do not say in attributes of the names of their options.
+# Options that layers do not keep under their names.
 SPECIAL: dict[str, Callable] = {
     "MultiheadAttention": lambda m, *_: {"bias": m.in_proj_bias is not None, "add_bias_kv": m.bias_k is not None},
     "TransformerEncoderLayer": _transformer_layer,

@@ -1,4 +1,4 @@
-"""What PyTorch has and tinymp has not, on purpose: why, and what to write instead."""
+"""Names of PyTorch's that tinymp does not have, on purpose: why, and what to write instead."""
 
 from __future__ import annotations
 

@@ -66,16 +66,16 @@ def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     return x.to(getattr(dtype, "holds", dtype))
 
 
-def t(x: Tensor) -> Tensor:
+def t(input: Tensor) -> Tensor:
     """The transposed matrix; a vector or a number is its own. RuntimeError for more axes."""
-    if x.ndim > 2:
-        raise RuntimeError(f"t: expected at most 2 axes, got shape {x.shape}; see mT and permute")
-    return x.T
+    if input.ndim > 2:
+        raise RuntimeError(f"t: expected at most 2 axes, got shape {input.shape}; see mT and permute")
+    return input.T
 
 
-def is_floating_point(x: Tensor) -> bool:
-    """True for a floating dtype."""
-    return x.dtype in FLOATING
+def is_floating_point(input: Tensor) -> bool:
+    """True for a Tensor of a floating dtype."""
+    return input.dtype in FLOATING
 
 
 def fill_(x: Tensor, value: Any) -> Tensor:
@@ -175,7 +175,7 @@ TENSOR: dict[str, Any] = {
     **{f"__r{symbol}__": _reflected(name) for symbol, name in (("mod", "remainder"), ("floordiv", "floor_divide"))},
     **{f"__i{symbol}__": _updated(name) for symbol, name in _UPDATES.items()},
     "mT": property(lambda x: x.transpose(-2, -1), doc="The matrices in its last two axes, transposed."),
-    "is_cuda": property(lambda x: x.device == "gpu", doc="Whether it lies on the GPU."),
+    "is_cuda": property(lambda x: x.device == "gpu", doc="True on the GPU."),
     "itemsize": property(lambda x: x.dtype.itemsize, doc="Bytes of an element."),
     "type": type_,
     "type_as": lambda x, other: x.to(other.dtype),

@@ -17,6 +17,10 @@ RULES = [
     lambda p: optim.AdamW(p, lr=0.01),
     lambda p: optim.Adagrad(p),
     lambda p: optim.RMSprop(p, momentum=0.5, centered=True),
+    lambda p: optim.Adadelta(p),
+    lambda p: optim.Adamax(p),
+    lambda p: optim.NAdam(p, weight_decay=0.01, decoupled_weight_decay=True),
+    lambda p: optim.RAdam(p),
 ]
 
 
@@ -96,3 +100,16 @@ def test_launches_do_not_grow_with_the_number_of_parameters(gpu):
         return len(gpu.xp.foreign) + len(gpu.xp.launched) - before
 
     assert count(20) == count(2)
+
+
+def test_a_loss_scale_that_stays_on_the_gpu_is_divided_out(gpu):
+    from tinymp.fast.cuda.scaler import DeviceScale
+
+    with mp.device("gpu"):
+        params = [nn.Parameter(np.zeros(3, "float32")) for _ in range(2)]
+        scale = DeviceScale(gpu.xp.asarray(8.0, dtype="float32"))
+        for p in params:
+            p.grad, p.grad_scale = mp.full((3,), 8.0).array, scale
+    optimizer = optim.SGD(params, lr=1.0)
+    base.apply(optimizer, optimizer.ready(False), False)
+    assert [p.numpy().tolist() for p in params] == [[-1.0] * 3] * 2

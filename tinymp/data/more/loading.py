@@ -47,7 +47,7 @@ class LoadingThreads:
 
 
 def _ahead(jobs: Iterator[Callable[[], Any]], depth: int, threads: int) -> Iterator:
-    """What the jobs return, in order, up to `depth` of them done ahead by threads that end when this iterator does.
+    """The results of the jobs, in order, up to `depth` of them done ahead by threads that end when this iterator does.
 
     They work in copies of this context, so that the dataset sees the policy and the no_grad of the loop.
     """

@@ -11,7 +11,7 @@ from ...ops.recurrent import Steps, lstm_cell, state_pair
 from ...tensor import Tensor
 from ..init import parameter
 from ..module import Module
-from ..recurrent import RecurrentLayer, at_rest, reset
+from ..recurrent import RecurrentLayer, first_states, reset
 
 __all__ = ["GRU", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
@@ -44,7 +44,7 @@ class GRU(RecurrentLayer):
 
 
 class RecurrentCell(Module):
-    """What LSTMCell, GRUCell and RNNCell share: the weights of one step."""
+    """The base of LSTMCell, GRUCell and RNNCell: the weights of one step."""
 
     gates: ClassVar[int]
 
@@ -72,8 +72,7 @@ class RecurrentCell(Module):
         shape = (*x.shape[:-1], self.hidden_size)
         for state in states:
             shaped(name, "hx", state, shape, "the state of input")
-        given = [None if s is None or (s.dtype != x.dtype and at_rest(s)) else s for s in states]
-        filled = [ops.zeros(shape, dtype=x.dtype, device=x.device) if s is None else s for s in given]
+        filled = [ops.zeros(shape, dtype=x.dtype, device=x.device) if s is None else s for s in first_states(x, states)]
         return (x, filled) if x.ndim == 2 else (x.unsqueeze(0), [s.unsqueeze(0) for s in filled])
 
     def extra_repr(self) -> str:

@@ -59,7 +59,7 @@ def _of_one_dtype(op: str, input: Any, other: Any) -> tuple[Tensor, Tensor]:
 
 
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
-    """Whether |input - other| <= atol + rtol |other|, broadcast, as bool; computed in FP32 (FP64 for integers).
+    """True where |input - other| <= atol + rtol |other|, broadcast; computed in FP32 (FP64 for integers).
 
     Equal infinities are close; nan is close to nan where `equal_nan`. TypeError for tensors of two dtypes; ValueError
     for negative tolerances.
@@ -75,7 +75,7 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
 
 
 def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
-    """Whether all elements are close, as `isclose` says."""
+    """True if all elements are close, as `isclose` says."""
     return bool(every(isclose(input, other, rtol, atol, equal_nan)).item())
 
 

@@ -293,7 +293,7 @@ class ReduceLROnPlateau(Schedule):
     _STATE = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 
     def state_dict(self) -> dict[str, Any]:
-        """What it has seen, and the rates; patience and the other options belong to the constructor."""
+        """The best value, counts of epochs, and the rates; patience and the other options belong to the constructor."""
         return {name: getattr(self, name) for name in self._STATE} | {"lrs": self.get_last_lr()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ def current_device() -> int:
 
 
 def get_device_name(device: Any = None) -> str:
-    """What the GPU is called. RuntimeError where there is none."""
+    """The GPU's name. RuntimeError where there is none."""
     backend.get("gpu")
     return str(backend.gpu.info().get("GPU", "GPU"))
 
