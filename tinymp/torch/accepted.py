@@ -125,7 +125,7 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
     if (
         argument == "dtype"
         and args
-        and name in ("sum", "mean", "prod", "cumsum", "softmax", "log_softmax", "normalize")
+        and name in ("sum", "mean", "prod", "cumprod", "cumsum", "softmax", "log_softmax", "normalize")
     ):
         x = args[0] if options["dtype"] is None else args[0].to(options["dtype"])
         return call(x, *args[1:], **rest)
