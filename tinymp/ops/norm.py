@@ -68,8 +68,9 @@ class BatchNorm(Op):
         dw = reduce(wide * centered, axes, "sum", like=x) * rstd
         scale = rstd if w is None else rstd * per_channel(w, x)
         centered *= scale * rstd * dw / -n
-        dx = wide * scale + (centered - scale * db / n)
-        return store(dx, like=dy) if like_x else None, of_argument(dw, like_w), of_argument(db, like_b)
+        centered -= scale * db / n
+        centered += wide * scale
+        return store(centered, like=dy) if like_x else None, of_argument(dw, like_w), of_argument(db, like_b)
 
 
 class FixedNorm(Op):

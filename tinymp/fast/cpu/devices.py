@@ -25,6 +25,9 @@ except ImportError as error:
     without_numkong = f"numkong is installed, but its import fails ({error})"
     warnings.warn(f"tinymp: FP16 casts are slow: {without_numkong}", RuntimeWarning, stacklevel=2)
 
+# glibc keeps freed memory for reuse, up to the size of the largest array below 32 MiB that was freed so far. A step of
+# small arrays gets it back page by page: 2,100 page faults, a fifth of the time of an MNIST CNN in FP16.
+np.empty(31 << 20, np.uint8)  # freed at once, never touched
 _F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 _NAMES = {_F16: "float16", _F32: "float32", _F64: "float64"} if numkong else {}
 
