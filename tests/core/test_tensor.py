@@ -769,29 +769,6 @@ def test_dtypes_of_new_tensors(data, dtype):
     assert mp.tensor(data).dtype == dtype
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: mp.tensor([[1], [1, 2]]), ValueError, "tensor: expected numbers in rows of equal length"),
-        (lambda: mp.tensor("1.0"), TypeError, "tensor: expected real numbers, got str"),
-        (lambda: mp.tensor(1j), TypeError, "tensor: expected real numbers, got complex"),
-        (lambda: mp.tensor(object()), TypeError, "tensor: expected real numbers, got object"),
-        (lambda: mp.tensor([None]), TypeError, "tensor: expected real numbers, got list with dtype object"),
-        (lambda: mp.tensor([1.0], dtype="complex64"), TypeError, "expected a dtype .* got .complex64"),
-        (lambda: mp.tensor(np.ones(1, np.longdouble)), TypeError, "got .* with dtype (float128|longdouble)"),
-        (
-            lambda: mp.tensor([1], requires_grad=True),
-            TypeError,
-            "only floating tensors can require a gradient, got int64",
-        ),
-        (lambda: mp.from_numpy([1.0]), TypeError, "from_numpy: expected a NumPy array, got list"),
-    ],
-)
-def test_constructors_refuse(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
-
-
 @pytest.mark.cpu
 def test_numpy_protocols():
     x = leaf(1.0, 2.0)

@@ -223,52 +223,6 @@ def test_pytorch(reduction, zero_infinity):
     np.testing.assert_allclose(host(ours.grad), theirs.grad.numpy(), atol=1e-12)
 
 
-# ------------------------------------------------------------------------------------------------------------- refused
-
-
-def half(*shape):
-    return mp.tensor(np.zeros(shape, "float16"))
-
-
-LP, GOOD = half(5, 2, 4), mp.tensor([[1, 2, 3], [3, 2, 1]])
-
-
-@pytest.mark.cpu  # a GPU finds values out of range later, and does not tell which
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda f: f([[0.0]], GOOD, [5, 5], [3, 3]), TypeError, "expected a Tensor for `log_probs`, got list"),
-        (lambda f: f(GOOD, GOOD, [5, 5], [3, 3]), TypeError, "expected `log_probs` to be floating, got int64"),
-        (lambda f: f(half(4), GOOD, [5, 5], [3, 3]), ValueError, r"`log_probs` to be \(T, N, C\) .* got \(4,\)"),
-        (lambda f: f(half(0, 2, 4), GOOD, [0, 0], [0, 0]), ValueError, r"not empty, got \(0, 2, 4\)"),
-        (lambda f: f(half(5, 0, 4), GOOD[:0], [], []), ValueError, r"not empty, got \(5, 0, 4\)"),
-        (lambda f: f(LP, GOOD.float(), [5, 5], [3, 3]), TypeError, "expected `targets` to be integers, got float32"),
-        (lambda f: f(LP, GOOD[:1], [5, 5], [3, 3]), ValueError, r"`targets` to be \(2, S\), .* got \(1, 3\)"),
-        (lambda f: f(LP, [[1, 2], [3]], [5, 5], [2, 1]), ValueError, "rows of equal length"),
-        (lambda f: f(LP, GOOD, [5], [3, 3]), ValueError, r"`input_lengths` to have one entry .* 2 sequences, got \(1,"),
-        (lambda f: f(LP, GOOD, 5, [3, 3]), ValueError, r"`input_lengths` to have one entry .* 2 sequences, got \(\)"),
-        (lambda f: f(LP, GOOD, [5, 5], [3] * 3), ValueError, r"`target_lengths` to have one entry .* got \(3,\)"),
-        (lambda f: f(LP, GOOD, [5.0, 5], [3, 3]), TypeError, "expected `input_lengths` to be integers, got float64"),
-        (lambda f: f(LP, GOOD, [5, 6], [3, 3]), ValueError, r"`input_lengths` in \[0, 5\], .* got 6 at index 1"),
-        (lambda f: f(LP, GOOD, [-1, 5], [3, 3]), ValueError, r"`input_lengths` in \[0, 5\], .* got -1 at index 0"),
-        (lambda f: f(LP, GOOD, [5, 5], [3, 4]), ValueError, r"`target_lengths` in \[0, 3\], .* got 4 at index 1"),
-        (lambda f: f(LP, GOOD, [5, 5], [3, -2]), ValueError, r"`target_lengths` in \[0, 3\], .* got -2 at index 1"),
-        (lambda f: f(LP, [1, 2, 3], [5, 5], [2, 2]), ValueError, "as many labels as target_lengths in sum, 4, got 3"),
-        (lambda f: f(LP, GOOD + 1, [5, 5], [3, 3]), ValueError, r"class in \[0, 3\] .* got 4 at index \(0, 2\)"),
-        (lambda f: f(LP, GOOD - 2, [5, 5], [3, 3]), ValueError, r"class in \[0, 3\] .* got -1 at index \(0, 0\)"),
-        (lambda f: f(LP, GOOD, [5, 5], [3, 3], 2), ValueError, r"than the blank, 2, got 2 at index \(0, 1\)"),
-        (lambda f: f(LP, GOOD, [5, 5], [3, 3], 4), ValueError, "`blank` to be at most 3, got 4"),
-        (lambda f: f(LP, GOOD, [5, 5], [3, 3], -1), ValueError, "`blank` to be at least 0, got -1"),
-        (lambda f: f(LP, GOOD, [5, 5], [3, 3], "_"), TypeError, "`blank` to be an integer, got '_'"),
-        (lambda f: f(LP, GOOD, [5, 5], [3, 3], 0, "avg"), ValueError, "one of 'none', 'mean', 'sum', got 'avg'"),
-        (lambda f: f(LP, GOOD, [5, 5], [3, 3], 0, "sum", 1), TypeError, "`zero_infinity` to be True or False, got 1"),
-    ],
-)  # fmt: skip
-def test_refused(call, error, message):
-    with pytest.raises(error, match=f"^ctc_loss: .*{message}"):
-        call(ops.ctc_loss)
-
-
 # ------------------------------------------------------------------------------------------------------------ on a GPU
 
 

@@ -95,23 +95,3 @@ def test_sparse():
     w = mp.tensor(randn(7, 4), requires_grad=True)
     ops.embedding_bag(mp.tensor([[1, 2, 1]]), w, mode="sum", sparse=True).sum().backward()
     assert {*host(w.grad.indices).tolist()} == {1, 2} and w.grad.dense()[1].tolist() == [2] * 4
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda i, w: ops.embedding_bag(i[0], w), ValueError, "embedding_bag: expected `input` .* without offsets"),
-        (lambda i, w: ops.embedding_bag(i, w, i[0]), ValueError, "embedding_bag: expected `input`"),
-        (lambda i, w: ops.embedding_bag(i[0], w, i[0]), ValueError, "`offsets` to rise from 0 and not beyond 3"),
-        (lambda i, w: ops.embedding_bag(i, w, mode="min"), ValueError, "embedding_bag: expected `mode` to be one of"),
-        (lambda i, w: ops.embedding_bag(i, w, per_sample_weights=w), ValueError, "per_sample_weights of shape"),
-        (lambda i, w: ops.embedding_bag(w, w), TypeError, "embedding_bag: expected integers for `input`"),
-        (lambda i, w: ops.embedding_bag(i, w, padding_idx=9), IndexError, "embedding_bag: expected padding_idx in"),
-        (lambda i, w: ops.embedding_bag(i, w, padding_idx=[]), ValueError, "`padding_idx` to have 1 values, got 0"),
-        (lambda i, w: ops.embedding_bag(i, w, padding_idx="0"), TypeError, "`padding_idx` to be an integer"),
-        (lambda i, w: ops.embedding_bag(i, w, max_norm=1.0), TypeError, "argument .max_norm."),
-    ],
-)
-def test_refused(call, error, message):
-    with pytest.raises(error, match=message):
-        call(mp.tensor(ROWS), mp.tensor(randn(7, 4)))

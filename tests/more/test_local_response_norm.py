@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import tinymp as mp
 from oracle import check, randn
 from tinymp import ops
 
@@ -27,11 +26,3 @@ def test_over_more_channels_than_there_are(channels):
     check(
         lambda x: ops.local_response_norm(x, 2**30, 2.0**10, 0.5), oracle, randn(2, channels, 4), length=12, inherited=4
     )
-
-
-@pytest.mark.parametrize(
-    ("shape", "size", "message"), [((2, 3), 2, "at least 3 axes"), ((2, 3, 4), 0, "`size` to be at least 1")]
-)
-def test_refused_values(shape, size, message):
-    with pytest.raises(ValueError, match=message):
-        ops.local_response_norm(mp.tensor(np.ones(shape, "float32")), size)

@@ -99,23 +99,3 @@ def test_conv_transpose1d(stride, padding, extra, groups, dilation):
         length=40,
         grad_length=60,
     )
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda x: ops.max_pool1d(x[None], 3), r"max_pool1d: expected `input` to have 3 axes .or 2 without batch."),
-        (lambda x: ops.max_pool1d(x, 3, padding=2), "max_pool1d: expected padding to be at most half of kernel_size"),
-        (lambda x: ops.avg_pool1d(x, 0), "avg_pool1d: expected `kernel_size` to be at least 1"),
-        (lambda x: ops.adaptive_max_pool2d(x[0], 2), "adaptive_max_pool2d: expected `input`"),
-        (
-            lambda x: ops.adaptive_max_pool2d(x, 2**31),
-            "adaptive_max_pool2d: expected `output_size` to be at most 65536",
-        ),
-        (lambda x: ops.conv_transpose1d(x, x, padding=9), r"conv_transpose1d: .* leaves nothing of the output"),
-        (lambda x: ops.conv_transpose1d(x, x, output_padding=1), "conv_transpose1d: expected output_padding below"),
-    ],
-)
-def test_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call(mp.tensor(randn(3, 3, 4)))

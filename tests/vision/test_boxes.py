@@ -154,34 +154,6 @@ def test_refused_boxes_are_named(function, message):
         function()
 
 
-@pytest.mark.parametrize(
-    ("function", "error", "message"),
-    [
-        (lambda: ops.nms(FLAT.astype("float16"), ONES, 0.5), TypeError, "`boxes` to be float32 under every policy"),
-        (lambda: ops.nms(FLAT[:, :3], ONES, 0.5), ValueError, r"`boxes` of shape \(n, 4\), got \(3, 3\)"),
-        (lambda: ops.nms(FLAT, ONES[:2], 0.5), ValueError, r"`scores` of shape \(3,\), one for each box, got \(2,\)"),
-        (lambda: ops.nms(FLAT, ONES.astype(int), 0.5), TypeError, "`scores` to be floating, got int64"),
-        (lambda: ops.nms(FLAT, ONES, 50), ValueError, r"`iou_threshold` to be in \[0, 1\], got 50"),
-        (lambda: ops.nms(FLAT.tolist(), ONES, 0.5), TypeError, "a Tensor or an array for `boxes`, got list"),
-        (lambda: ops.batched_nms(FLAT, ONES, ONES, 0.5), TypeError, "`idxs` to hold integers, got float32"),
-        (lambda: ops.batched_nms(FLAT, ONES, np.ones(4, int), 0.5), ValueError, r"`idxs` of shape \(3,\)"),
-        (lambda: ops.clip_boxes_to_image(FLAT, 5), ValueError, r"`size` \(height, width\), got 5"),
-        (lambda: ops.encode_boxes(FLAT[:1], FLAT[2:], (1, 1, 1)), ValueError, "`weights` to be four numbers"),
-        (lambda: ops.encode_boxes(FLAT[:1], FLAT[:0], (1, 1, 1, 1)), ValueError, "got 1 for 0"),
-        (lambda: ops.decode_boxes(FLAT, FLAT, (1, 1, 1, 0)), ValueError, "`weights` to be above 0"),
-        (
-            lambda: ops.decode_boxes(ONES, FLAT, (1, 1, 1, 1)),
-            ValueError,
-            r"of shape \(3, 4 k\) for 3 boxes, got \(3,\)",
-        ),
-        (lambda: ops.decode_boxes(FLAT.astype(int), FLAT, (1,) * 4), TypeError, "`rel_codes` to be floating"),
-    ],
-)
-def test_refused_arguments(function, error, message):
-    with pytest.raises(error, match=message):
-        function()
-
-
 # ------------------------------------------------------------------------------------------------------------ on a GPU
 
 

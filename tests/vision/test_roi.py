@@ -181,20 +181,6 @@ def test_refused_arguments(op, x, boxes, error, message):
         op(mp.Tensor(x), boxes, 2)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"output_size": 0}, ValueError, "`output_size` to be at least 1"),
-        ({"spatial_scale": 0}, ValueError, "`spatial_scale` to be above 0"),
-        ({"sampling_ratio": 1.5}, TypeError, "`sampling_ratio` to be an integer, got 1.5"),
-        ({"aligned": 1}, TypeError, "`aligned` to be True or False"),
-    ],
-)
-def test_refused_options(options, error, message):
-    with pytest.raises(error, match=message):
-        ops.roi_align(mp.tensor(X), device_array(ROIS), **{"output_size": 2} | options)
-
-
 @pytest.mark.parametrize("op", [ops.roi_align, ops.roi_pool])
 @pytest.mark.parametrize(("place", "value"), [(place, value) for place in (0, 1, 4) for value in (np.nan, 1e30)])
 def test_a_gpu_reports_bad_boxes_later(fast_cuda, op, place, value):

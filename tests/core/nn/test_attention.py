@@ -131,18 +131,3 @@ def test_dropout_follows_training():
     mp.manual_seed(0)
     assert (m(q, q, q)[1] == 0).any().item()
     assert not (m.eval()(q, q, q)[1] == 0).any().item()
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda m, x: m(x, x, x[0]), "expected query, key and value with 3 axes"),
-        (lambda m, x: m(x, x, x, attn_mask=ops.ones(3, 3)), r"expected attn_mask.shape to be \(4, 4\) or \(4, 4, 4\)"),
-        (lambda m, x: m(x, x, x, ops.ones(3, 3) > 0), r"expected key_padding_mask.shape == \(2, 4\), got \(3, 3\)"),
-        (lambda m, x: m(x, x, x, mp.tensor(True)), r"expected key_padding_mask.shape == \(2, 4\), got \(\)"),
-        (lambda m, x: m(x, x, x, is_causal=True), "expected `attn_mask` together with is_causal=True"),
-    ],
-)
-def test_refused(call, message):
-    with pytest.raises(ValueError, match=f"MultiheadAttention: {message}"):
-        call(nn.MultiheadAttention(E, HEADS), mp.tensor(randn(L, B, E).astype("float32")))

@@ -423,20 +423,6 @@ def test_module_list_and_dict():
     assert list(named.state_dict()) == ["a.weight", "a.bias", "b.0.weight", "b.0.bias", "b.2.weight", "b.2.bias"]
 
 
-@pytest.mark.parametrize(
-    ("act", "error", "message"),
-    [
-        (lambda: nn.Sequential(nn.ReLU(), abs), TypeError, "expected `modules.1.` to be a Module, got builtin"),
-        (lambda: nn.Sequential(nn.ReLU())[1], IndexError, r"Sequential: expected an index in \[-1, 0\], got 1"),
-        (lambda: nn.ModuleDict()["x"], KeyError, "ModuleDict: expected one of"),
-        (lambda: nn.ModuleDict({"keys ": 1}), TypeError, "expected a Module or None, got int"),
-    ],
-)
-def test_container_refusals(act, error, message):
-    with pytest.raises(error, match=message):
-        act()
-
-
 def test_repr():
     assert repr(mp.MIXED.cast(model())) == (
         "Sequential(\n"

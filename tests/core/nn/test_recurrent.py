@@ -258,59 +258,6 @@ def test_repr(layer, text):
     assert repr(layer()).startswith(text)
 
 
-def ones(*shape, dtype="float32"):
-    return mp.tensor(np.ones(shape, dtype))
-
-
-X = ones(T, B, D)
-
-
-@pytest.mark.parametrize(
-    ("act", "error", "message"),
-    [
-        (lambda: LSTM(0, 6), ValueError, "LSTM: expected `input_size` to be at least 1"),
-        (lambda: GRU(3, 2.5), TypeError, "GRU: expected `hidden_size` to be an integer"),
-        (lambda: GRU(3, 6, 0), ValueError, "GRU: expected `num_layers` to be at least 1"),
-        (lambda: LSTM(3, 6, num_layers=2**31), ValueError, "LSTM: expected `num_layers` to be at most 4096, got 2147"),
-        (lambda: LSTM(3, 6, dropout=1.5), ValueError, r"LSTM: expected `dropout` to be in \[0, 1\], got 1.5"),
-        (lambda: LSTM(3, 6, dropout=0.5), UserWarning, "LSTM: dropout=0.5 acts between layers, and there is one layer"),
-        (lambda: LSTM(3, 6, proj_size=6), ValueError, "LSTM: expected proj_size < hidden_size, got 6 and 6"),
-        (lambda: LSTM(3, 6, proj_size=-1), ValueError, "LSTM: expected `proj_size` to be at least 0"),
-        (lambda: GRU(3, 6, proj_size=2), TypeError, "unexpected keyword argument 'proj_size'"),
-        (lambda: LSTM(3, 6)(ones(B, D, T, 1)), ValueError, r"LSTM: expected `input` to be \(T, B, D\), or \(T, D\)"),
-        (lambda: LSTM(3, 6, batch_first=True)(ones(3)), ValueError, r"to be \(B, T, D\), or \(T, D\) without a batch"),
-        (lambda: LSTM(4, 6)(X), ValueError, r"LSTM: expected `input` to be .* D == input_size == 4, got shape"),
-        (lambda: LSTM(3, 6)(ones(0, B, D)), ValueError, r"expected sequences of at least one step, .* \(0, 4, 3\)"),
-        (lambda: LSTM(3, 6, batch_first=True)(ones(B, 0, D)), ValueError, "LSTM: expected sequences of at least one"),
-        (lambda: LSTM(3, 6)(X, ones(1, B, H)), TypeError, r"LSTM: expected `hx` to be two tensors, \(h, c\), got"),
-        (lambda: LSTM(3, 6)(X, (ones(B, H), ones(B, H))), ValueError, r"h_0.shape == \(1, 4, 6\) .*, got \(4, 6\)"),
-        (
-            lambda: LSTM(3, 6, 2)(X, (ones(2, B, H), ones(1, B, H))),
-            ValueError,
-            r"c_0.shape == \(2, 4, 6\) like \(layers \* ",
-        ),
-        (lambda: LSTM(3, 6, proj_size=2)(X, (ones(1, B, H), ones(1, B, H))), ValueError, r"h_0.shape == \(1, 4, 2\)"),
-        (lambda: GRU(3, 6)(X, ones(1, 3, H)), ValueError, r"GRU: expected hx.shape == \(1, 4, 6\)"),
-        (lambda: GRU(3, 6)(ones(T, D), ones(1, 1, H)), ValueError, r"GRU: expected hx.shape == \(1, 6\)"),
-        (lambda: GRU(3, 6)(X, lengths=[5, 5, 5]), ValueError, "GRU: expected `lengths` to have one entry for each of"),
-        (lambda: GRU(3, 6)(X, lengths=[[5], [5, 5]]), ValueError, "GRU: expected numbers in rows of equal length"),
-        (lambda: GRU(3, 6)(X, lengths=[5, 5, 5, 6]), ValueError, r"expected `lengths` in \[1, 5\], .* for sequence 3"),
-        (lambda: GRU(3, 6)(X, lengths=[5, 5, 5, 0]), ValueError, "leave out empty sequences"),
-        (lambda: GRU(3, 6)(ones(T, D), lengths=[5]), ValueError, r"GRU: expected a batch \(3 axes\) for `lengths`"),
-        (lambda: mp.MIXED.cast(LSTM(3, 6))(X), TypeError, "expected tensors of one dtype, got `input` is float32"),
-        (lambda: LSTM(3, 6)(X, (ones(1, B, H, dtype="float16"),) * 2), TypeError, "`h_0` is float16"),
-        (lambda: LSTM(3, 6)(mp.tensor(np.ones((T, B, D), int))), TypeError, "LSTM: expected `input` to be floating"),
-        (lambda: LSTMCell(3, 6)(ones(4, 2)), ValueError, r"LSTMCell: expected `input` to be \(B, 3\) or \(3,\)"),
-        (lambda: LSTMCell(3, 6)(ones(4, 3), ones(4, 6)), TypeError, "LSTMCell: expected `hx` to be two tensors"),
-        (lambda: GRUCell(3, 6)(ones(4, 3), ones(4, 5)), ValueError, r"hx.shape == \(4, 6\) like .*, got \(4, 5\)"),
-    ],
-)  # fmt: skip
-@pytest.mark.cpu
-def test_refusals(act, error, message):
-    with pytest.raises(error, match=message):
-        act()
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", [LSTM, GRU, nn.RNN, LSTMCell, GRUCell, nn.RNNCell])
 def test_a_first_state_of_zeros_may_be_in_another_dtype(kind, dtype):
@@ -326,3 +273,8 @@ def test_a_first_state_of_zeros_may_be_in_another_dtype(kind, dtype):
     for wrong in (zeros + 1, zeros.clone().requires_grad_()):  # a value, and a gradient, that would be lost
         with pytest.raises(TypeError, match="expected tensors of one dtype"):
             run(wrong)
+
+
+def test_dropout_behind_the_only_layer_is_warned_of():
+    with pytest.warns(UserWarning, match=r"^LSTM: dropout=0\.5 acts between layers, and there is one layer"):
+        LSTM(3, 6, dropout=0.5)

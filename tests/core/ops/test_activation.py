@@ -132,21 +132,3 @@ def test_gelu_keeps_its_left_tail_in_fp32():
     x = np.linspace(-9, -3, 50)
     expected = [v * 0.5 * math.erfc(-v / math.sqrt(2)) for v in x]
     np.testing.assert_allclose(ops.gelu(mp.tensor(x.astype("float32"))).numpy(), expected, rtol=2e-5)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda x: ops.relu(x, inplace=True), TypeError, "relu.*argument .inplace."),
-        (lambda x: ops.sigmoid(x, out=x), TypeError, "sigmoid.*argument .out."),
-        (lambda x: ops.gelu(x, "fast"), ValueError, "`approximate` to be one of 'none', 'tanh', got 'fast'"),
-        (lambda x: ops.hardtanh(x, 1, 0.5), ValueError, "min_val <= max_val, got 1 and 0.5"),
-        (lambda x: ops.hardtanh(x, -1, 1e6), ValueError, "the constant 1e\\+06 does not fit FP16"),
-        (lambda x: ops.softplus(x, beta=0), ValueError, "`beta` to be above 0"),
-        (lambda x: ops.relu([1.0]), TypeError, "relu: expected a Tensor for `input`, got list"),
-        (lambda x: ops.silu(mp.tensor([1])), TypeError, "silu: expected `input` to be floating, got int64"),
-    ],
-)
-def test_refused(call, error, message):
-    with pytest.raises(error, match=message):
-        call(mp.tensor(np.ones(2, "float16")))

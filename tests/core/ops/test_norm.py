@@ -195,25 +195,3 @@ def test_normalize_of_a_tensor_without_axes():
 
 def t(*shape, dtype="float32"):
     return mp.tensor(np.ones(shape, dtype))
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: ops.batch_norm(t(3), None, None, training=True), r"`input` \(N, C, ...\)"),
-        (lambda: ops.batch_norm(t(1, 3), None, None, training=True), "more than one value per channel"),
-        (lambda: ops.batch_norm(t(2, 3), None, None), "running_mean and running_var when training=False"),
-        (lambda: ops.batch_norm(t(2, 3), t(2), t(3)), r"running_mean.shape == \(3,\)"),
-        (lambda: ops.batch_norm(t(2, 3), t(3), t(3), t(4)), r"weight.shape == \(3,\)"),
-        (lambda: ops.layer_norm(t(2, 3), 4), r"input.shape to end in normalized_shape \(4,\), got \(2, 3\)"),
-        (lambda: ops.layer_norm(t(2, 3), (3,), t(2)), r"like normalized_shape"),
-    ],
-)
-def test_refused_values(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
-def test_refused_types():
-    with pytest.raises(TypeError, match="batch_norm: expected `input` to be floating, got int64"):
-        ops.batch_norm(t(2, 3, dtype="int64"), None, None, training=True)

@@ -397,65 +397,6 @@ def _p():
     return Parameter(np.ones(2, "float32"))
 
 
-SAME = _p()
-
-
-@pytest.mark.parametrize(
-    ("params", "error", "message"),
-    [
-        (lambda: [], ValueError, "at least one parameter"),
-        (lambda: [{"params": []}], ValueError, "expected parameters in group 0, got none"),
-        (lambda: {_p()}, TypeError, "a set, which has no fixed order"),
-        (lambda: [{"params": {_p()}}], TypeError, "a set, which has no fixed order"),
-        (_p, TypeError, "expected a list of Parameters or groups, got Parameter"),
-        (lambda: 3, TypeError, "expected a list of Parameters or groups, got int"),
-        (lambda: [mp.tensor([1.0])], TypeError, "expected Parameters of tinymp.nn, got tinymp.tensor.Tensor"),
-        (lambda: {"a": _p()}, TypeError, "expected Parameters of tinymp.nn, got str"),
-        (lambda: [SAME, SAME], ValueError, "given twice"),
-        (lambda: [{"params": [SAME]}, {"params": [SAME]}], ValueError, "given twice"),
-        (lambda: [{"params": [_p()], "momentun": 0.9}], TypeError, "unknown option 'momentun'; known are lr, momentum"),
-        (lambda: [{"params": [_p()], "lr": -1}], ValueError, "SGD: expected `lr` to be at least 0 and finite, got -1"),
-        (lambda: [{"lr": 1.0}], TypeError, 'expected a group to be a dict with "params"'),
-        (lambda: [{"params": [_p()]}, _p()], TypeError, 'expected a group to be a dict with "params"'),
-    ],
-)
-def test_refused_parameters(params, error, message):
-    with pytest.raises(error, match=message):
-        optim.SGD(params())
-
-
-@pytest.mark.parametrize(
-    ("rule", "options", "error", "message"),
-    [
-        (optim.SGD, {"lr": -0.1}, ValueError, "expected `lr` to be at least 0"),
-        (optim.SGD, {"lr": float("nan")}, ValueError, "expected `lr` to be at least 0 and finite"),
-        (optim.SGD, {"lr": float("inf")}, ValueError, "finite"),
-        (optim.SGD, {"lr": "fast"}, TypeError, "expected `lr` to be a number, got 'fast'"),
-        (optim.SGD, {"momentum": -1}, ValueError, "`momentum`"),
-        (optim.SGD, {"momentum": 5.0}, ValueError, "SGD: expected `momentum` to be in \\[0, 1\\], got 5.0"),
-        (optim.SGD, {"lr": 1e300}, ValueError, "`lr` to be at least 0 and finite in FP32"),
-        (optim.SGD, {"lr": 10**400}, ValueError, "`lr` to be at least 0 and finite"),
-        (optim.SGD, {"dampening": float("inf")}, ValueError, "`dampening` to be at most 1"),
-        (optim.SGD, {"nesterov": True}, ValueError, "nesterov needs momentum > 0 and dampening == 0"),
-        (optim.SGD, {"nesterov": True, "momentum": 0.9, "dampening": 0.1}, ValueError, "nesterov needs"),
-        (optim.SGD, {"nesterov": 1}, TypeError, "`nesterov` to be True or False"),
-        (optim.SGD, {"foreach": True}, TypeError, "argument .foreach."),
-        (optim.SGD, {"fused": True}, TypeError, "argument .fused."),
-        ("Adagrad", {"eps": -1e-8}, ValueError, "Adagrad: expected `eps`"),
-        ("Adagrad", {"initial_accumulator_value": -1}, ValueError, "`initial_accumulator_value`"),
-        (optim.Adam, {"betas": (0.9, 1.0)}, ValueError, "expected `betas` to be below 1"),
-        (optim.Adam, {"betas": (-0.1, 0.9)}, ValueError, "`betas` to be at least 0"),
-        (optim.Adam, {"betas": 0.9}, TypeError, "`betas` to be two numbers"),
-        (optim.Adam, {"capturable": True}, TypeError, "argument .capturable."),
-        (optim.Adam, {"decoupled_weight_decay": True}, TypeError, "use AdamW"),
-        (optim.AdamW, {"weight_decay": -1}, ValueError, "AdamW: expected `weight_decay`"),
-    ],
-)
-def test_refused_options(rule, options, error, message):
-    with pytest.raises(error, match=message):
-        found(rule)([_p()], **options)
-
-
 def test_a_state_that_starts_beyond_its_dtype_is_refused():
     params = list(replace(mp.MIXED, state="float16").cast(nn.Linear(2, 2)).parameters())
     with pytest.raises(ValueError, match="Adagrad: the constant 100000 does not fit FP16"):

@@ -532,30 +532,6 @@ def test_misuse(call, error, message):
         call(optim.DynamicLossScaler(), optim.SGD([weight(1.0)]))
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: optim.StaticLossScaler(0.0), ValueError, "StaticLossScaler: expected `scale` to be above 0"),
-        (lambda: optim.StaticLossScaler(float("inf")), ValueError, "finite"),
-        (lambda: optim.StaticLossScaler(1e-300), ValueError, r"`scale` to be at least 2\^-126, .* got 1e-300"),
-        (lambda: optim.StaticLossScaler(1e300), ValueError, "finite in FP32, got 1e"),
-        (lambda: optim.DynamicLossScaler(min_scale=1e-300), ValueError, r"`min_scale` to be at least 2\^-126"),
-        (lambda: optim.DynamicLossScaler(max_scale=1e300), ValueError, "`max_scale` .* finite in FP32, got 1e"),
-        (lambda: optim.StaticLossScaler("dynamic"), TypeError, "`scale` to be a number"),
-        (lambda: optim.StaticLossScaler(8, max_consecutive_skips=0), ValueError, "`max_consecutive_skips`"),
-        (lambda: optim.NoLossScaler(max_nonfinite_losses=1.5), TypeError, "`max_nonfinite_losses` to be an integer"),
-        (lambda: optim.DynamicLossScaler(2.0**25), ValueError, r"`init_scale` to be in \[6.10352e-05, 1.67772e\+07\]"),
-        (lambda: optim.DynamicLossScaler(growth_factor=1.0), ValueError, "`growth_factor` to be above 1"),
-        (lambda: optim.DynamicLossScaler(backoff_factor=1.0), ValueError, "`backoff_factor` to be below 1"),
-        (lambda: optim.DynamicLossScaler(growth_interval=0), ValueError, "`growth_interval` to be at least 1"),
-        (lambda: optim.DynamicLossScaler(min_scale=2.0, max_scale=1.0), ValueError, "`max_scale` to be at least 2"),
-    ],
-)
-def test_refused_settings(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
-
-
 @pytest.mark.cpu
 def test_a_module_in_the_package_is_not_the_users_line():
     model = mp.MIXED.cast(nn.Linear(2, 1))

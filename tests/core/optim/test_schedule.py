@@ -220,45 +220,6 @@ def test_when_it_advances(results, advances):
     assert schedule.last_epoch == advances
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda o: optim.StepLR(o, 1).step(3), TypeError, "StepLR.step: .*a StepResult, got 3"),
-        (lambda o: optim.StepLR(o, 1).step(True), TypeError, "a StepResult, got True"),
-        (lambda o: optim.StepLR(o, 1).step(None), TypeError, "a StepResult, got None"),
-        (lambda o: optim.StepLR([o], 1), TypeError, "StepLR: expected `optimizer` to be an Optimizer, got list"),
-        (lambda o: optim.StepLR(o, 0), ValueError, "`step_size` to be at least 1"),
-        (lambda o: optim.StepLR(o, 1.5), TypeError, "`step_size` to be an integer"),
-        (
-            lambda o: optim.StepLR(o, 1, last_epoch=5),
-            TypeError,
-            "StepLR.*argument .last_epoch.",
-        ),
-        (lambda o: optim.LinearLR(o, 0.0), ValueError, "`start_factor` to be above 0"),
-        (lambda o: optim.LinearLR(o, 2.0), ValueError, "factors up to 1"),
-        (lambda o: optim.LambdaLR(o, [abs, abs]), ValueError, "a function for each of 1 groups, got 2"),
-        (lambda o: optim.LambdaLR(o, lambda t: -1), ValueError, "LambdaLR: expected `lr` to be at least 0"),
-        (lambda o: optim.OneCycleLR(o, 1.0), ValueError, "expected total_steps, or epochs and steps_per_epoch"),
-        (lambda o: optim.OneCycleLR(o, [1.0, 2.0], 9), ValueError, "a max_lr for each of 1 groups, got 2"),
-        (lambda o: optim.OneCycleLR(o, 1.0, 9, pct_start=2), ValueError, r"`pct_start` to be in \[0, 1\], got 2"),
-        (lambda o: optim.ReduceLROnPlateau(o, "low"), ValueError, "`mode` to be one of 'min', 'max'"),
-        (lambda o: optim.ReduceLROnPlateau(o, factor=1.0), ValueError, "factor below 1, got 1"),
-        (lambda o: optim.ReduceLROnPlateau([o]), TypeError, "ReduceLROnPlateau: expected `optimizer` to be"),
-        (lambda o: optim.SequentialLR(o, [optim.StepLR(o, 1)], [3]), ValueError, "n - 1 rising milestones"),
-        (lambda o: optim.SequentialLR(o, [optim.StepLR(sgd(), 1)], []), ValueError, "made for its own optimizer"),
-        (lambda o: optim.StepLR(o, 1).load_state_dict({}), ValueError, "it lacks"),
-        (
-            lambda o: optim.StepLR(o, 1).load_state_dict({"last_epoch": 1, "base_lrs": [1.0, 2.0]}),
-            ValueError,
-            "rates of 1 groups, got 2",
-        ),
-    ],
-)
-def test_refused(call, error, message):
-    with pytest.raises(error, match=message):
-        call(sgd())
-
-
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), 1e39])
 @pytest.mark.parametrize(
     ("make", "name"),
