@@ -8,7 +8,7 @@ import pytest
 
 import tinymp as mp
 from examples.paper.buckets import BucketBatchSampler
-from tinymp.data import DataLoader, Dataset, TensorDataset
+from tinymp.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
 
 pytestmark = pytest.mark.cpu
 N = 11
@@ -41,12 +41,35 @@ class Reversed:
         return iter(range(N - 1, -1, -1))
 
 
+class Drawn:
+    """A sampler that draws each number when it is read."""
+
+    def __init__(self):
+        self.generator = np.random.default_rng(6)
+
+    def __len__(self):
+        return N
+
+    def __iter__(self):
+        for _ in range(N):
+            yield int(self.generator.integers(N))
+
+    def state_dict(self):
+        return self.generator.bit_generator.state
+
+    def load_state_dict(self, state):
+        self.generator.bit_generator.state = state
+
+
 ORDERS = {
     "in order": dict,
     "shuffled by tinymp's generator": lambda: {"shuffle": True},
     "shuffled by a seed": lambda: {"shuffle": True, "seed": 3},
     "shuffled by a generator": lambda: {"shuffle": True, "generator": np.random.Generator(np.random.MT19937(5))},
     "sampler": lambda: {"sampler": Reversed()},
+    "drawn while it is read": lambda: {"sampler": Drawn()},
+    "random sampler": lambda: {"sampler": RandomSampler(X, True, 20)},
+    "batch sampler": lambda: {"batch_sampler": BatchSampler(RandomSampler(X), 4, True)},
     "drop last": lambda: {"shuffle": True, "seed": 4, "drop_last": True},
     "buckets": lambda: {"batch_sampler": BucketBatchSampler(X % 5, 3, seed=1)},
     "buckets, tinymp's generator": lambda: {"batch_sampler": BucketBatchSampler(X % 5, 3)},
@@ -196,3 +219,16 @@ def test_a_tensor_dataset():
         seen += x.numpy().tolist()
         np.testing.assert_array_equal(y.numpy(), x.numpy() + 1)
     assert sorted(seen) == X.tolist()
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_sampler_without_end_has_a_state_between_epochs_only(batches):
+    sampler = RandomSampler(X, True, 10**10)
+    how = {"batch_sampler": BatchSampler(sampler, 4, False)} if batches else {"sampler": sampler, "batch_size": 4}
+    loader = DataLoader(Numbers(), **how)
+    assert loader.state_dict()["left"] is None
+    for _ in loader:
+        with pytest.raises(ValueError, match=r"state_dict lists the item numbers .* got one of more than \d{10}; give"):
+            loader.state_dict()
+        break
+    assert (loader.state_dict()["epoch"], loader.state_dict()["left"]) == (1, None)

@@ -52,7 +52,17 @@ def test_schedules_are_those_of_pytorch(schedule, args):
 def test_samplers():
     items = list(range(10))
     assert list(data.SequentialSampler(items)) == items == sorted(data.RandomSampler(items))
-    assert len(list(data.RandomSampler(items, True, 14))) == 14
+    for n in (1, 31, 32, 70):  # with each part of 32 drawn when it is read
+        drawn, whole = np.random.default_rng(n), np.random.default_rng(n)
+        assert list(data.RandomSampler(items, True, n, drawn)) == whole.integers(len(items), size=n).tolist()
+        rounds = [whole.permutation(len(items)) for _ in range(-(-n // len(items)))]
+        assert list(data.RandomSampler(items, False, n, drawn)) == np.concatenate(rounds)[:n].tolist()
+        assert drawn.bit_generator.state == whole.bit_generator.state
+    for replacement in (True, False):  # of a number that stands for no end
+        loop = data.DataLoader(
+            items, batch_sampler=data.BatchSampler(data.RandomSampler(items, replacement, 10**10), 4, True)
+        )
+        assert [len(batch) for batch, _ in zip(loop, range(3))] == [4, 4, 4]
     assert sorted(data.SubsetRandomSampler([1, 5, 7])) == [1, 5, 7]
     drawn = list(data.WeightedRandomSampler([0, 1, 3], 4000, generator=np.random.default_rng(0)))
     assert 0 not in drawn and abs(drawn.count(2) - 3000) < 5 * (4000 * 3 / 16) ** 0.5  # five standard deviations

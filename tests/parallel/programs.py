@@ -288,6 +288,8 @@ def refusals(group):
     bucket = BucketBatchSampler(np.arange(ITEMS), 16)
     refused(ValueError, "same order in all", lambda: iter(loader(data(), batch_sampler=bucket, group=group)))
     refused(ValueError, "same order in all", lambda: iter(loader(data(), 16, sampler=[rank, 2] * 8, group=group)))
+    without_end = range(10**10)
+    refused(ValueError, "lists the item n", lambda: loader(data(), 16, sampler=without_end, group=group))
     ahead = loader(data(), 16, shuffle=True, seed=0, group=group)
     ahead.epoch += rank
     refused(ValueError, "same epoch in all", lambda: iter(ahead))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice, tee
 from time import perf_counter
 from typing import Any
 
@@ -17,8 +18,6 @@ from ..events import type_name
 from ..tensor import Tensor
 from .dataset import Subset, TensorDataset, in_epoch, item_numbers, length_of, random_generator, without_graph
 
-MOST = 2**26  # item numbers of an epoch, some gigabytes as a list
-
 
 class DataLoader:
     """Batches of `dataset`, epoch after epoch: `for x, y in DataLoader(dataset, 64, shuffle=True): ...`
@@ -26,9 +25,10 @@ class DataLoader:
     dataset     anything with `len(dataset)` and `dataset[i]`
     batch_size  items per batch; the last batch has what is left
     shuffle     another order in every epoch
-    sampler     instead of shuffle: an iterable with a length that gives the item numbers of an epoch, in order
+    sampler     instead of shuffle: an iterable with a length that gives the item numbers of an epoch, in order. It is
+                read as the loop goes on, by the loop's thread, so it may be as long as it likes
     batch_sampler instead of the four above and drop_last: an iterable with a length that gives the item numbers of each
-                batch of an epoch
+                batch of an epoch, and is read as a sampler is
     num_workers how many threads, at most 1,024, load batches side by side. 0: one thread at most is in
                 the dataset at any time. From 1 on there may be several, also of a loop that was left, so the dataset
                 must be thread-safe: an item must depend on its number (and epoch) alone and change nothing that the
@@ -47,7 +47,8 @@ class DataLoader:
                 prefetch_factor is per worker), and at least num_workers; 0 without these: each when it is asked for.
                 By default 2, or 0 where the threads are not installed
 
-    The batches are the same, bit for bit, for every num_workers and prefetch: the order is drawn when the epoch begins.
+    The batches are the same, bit for bit, for every num_workers and prefetch: the order is drawn when the epoch begins,
+    and a sampler that draws while it is read should have its own generator, for it is read as far ahead as they load.
 
     epoch       the number of the next epoch, from 0, for datasets whose items change (see `Dataset.in_epoch`)
     waited      seconds that the loop has waited for batches in the epoch that began last
@@ -117,7 +118,7 @@ class DataLoader:
         (self.prefetch,) = integers("DataLoader", "prefetch", 2 if prefetch is None else prefetch, 1, 0)
         self.epoch = 0
         self.waited = 0.0
-        self.left: list[np.ndarray] | None = None  # the item numbers of the batches that this epoch has not given yet
+        self.left: Iterable[np.ndarray] | None = None  # item numbers of the batches that this epoch has not given yet
         self.resumes = False  # True if the next loop begins with these
 
     def __len__(self) -> int:
@@ -128,42 +129,38 @@ class DataLoader:
         return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        cut = (self.left or []) if self.resumes else self._item_numbers(len(self.dataset))
+        left, cut = tee((self.left or []) if self.resumes else self._item_numbers(len(self.dataset)))
         mine = cut if self.shared is None else self.shared.part(cut, self.epoch)
         dataset = in_epoch(self.dataset, self.epoch)
-        self.epoch, self.waited, self.left, self.resumes = self.epoch + 1, 0.0, list(cut), False
+        self.epoch, self.waited, self.left, self.resumes = self.epoch + 1, 0.0, left, False
         while type(dataset) is Subset:  # exactly: a class derived from it may have its own __getitem__
-            dataset, mine = dataset.dataset, [dataset.indices[numbers] for numbers in mine]
+            dataset, mine = dataset.dataset, map(dataset.indices.__getitem__, mine)
         if self.threads:
-            return self._timed(self.threads.batches(self, dataset, mine), self.left)
-        return self._timed((load(dataset, numbers, self.collate_fn) for numbers in mine), self.left)
+            return self._timed(self.threads.batches(self, dataset, mine), left)
+        return self._timed((load(dataset, numbers, self.collate_fn) for numbers in mine), left)
 
-    def _item_numbers(self, n: int) -> list[np.ndarray]:
+    def _item_numbers(self, n: int) -> Iterator[np.ndarray]:
         """Of each batch of the epoch that begins."""
         if self.batch_sampler is not None:
-            return [item_numbers("DataLoader", "batch_sampler", numbers, n) for numbers in self.batch_sampler]
-        if self.sampler is not None and (given := len(self.sampler)) > MOST:  # type: ignore[arg-type]
-            raise ValueError(
-                f"DataLoader: expected a sampler of at most {MOST} numbers, which are listed when an epoch begins, got "
-                f"{given}; give it a smaller num_samples, and begin again after StopIteration"
-            )
+            return (item_numbers("DataLoader", "batch_sampler", numbers, n) for numbers in self.batch_sampler)
+        size = self.batch_size
+        if self.sampler is not None:
+            cut = in_batches(iter(self.sampler), size, self.drop_last)
+            return (item_numbers("DataLoader", "sampler", numbers, n) for numbers in cut)
         if self.shuffle:
             order = (self.generator or random_generator("DataLoader", None, None)).permutation(n)
         else:
-            order = np.arange(n) if self.sampler is None else item_numbers("DataLoader", "sampler", self.sampler, n)
-        size = self.batch_size
-        if self.drop_last:
-            order = order[: len(order) - len(order) % size]
-        return [order[i : i + size] for i in range(0, len(order), size)]
+            order = np.arange(n)
+        return (order[i : i + size] for i in range(0, len(self) * size, size))
 
-    def _timed(self, batches: Iterator, left: list[np.ndarray]) -> Iterator:
+    def _timed(self, batches: Iterator, left: Iterator[np.ndarray]) -> Iterator:
         """The same; notes the time that each took to come, and which are left."""
         began = perf_counter()
         try:
             with explained("DataLoader", "use a smaller batch_size", "a smaller prefetch"):
                 for batch in batches:
                     self.waited += perf_counter() - began
-                    del left[0]
+                    next(left)
                     yield batch
                     began = perf_counter()
         finally:
@@ -185,6 +182,12 @@ class DataLoader:
         TypeError and ValueError where it is of another dataset or loader; then nothing changes.
         """
         held("data.loader.go_to")(self, state_dict)
+
+
+def in_batches(numbers: Iterator, size: int, drop_last: bool) -> Iterator[list]:
+    """Lists of `size` of the numbers, each read when it is asked for; the last one has what is left, or is left out."""
+    while len(batch := [*islice(numbers, size)]) >= (size if drop_last else 1):
+        yield batch
 
 
 def load(dataset: Any, numbers: np.ndarray, collate_fn: Callable | None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from .. import backend
 from ..data.dataset import Subset
 from ..data.loader import DataLoader
+from ..data.more.loading import check_length
 from ..events import type_name
 
 
@@ -27,6 +29,7 @@ class SharedBatches:
             raise ValueError(
                 f"DataLoader: expected `seed` where {self.size} processes share shuffled batches, got none"
             )
+        check_length(f"DataLoader of {self.size} processes", loader)
         state = None if loader.generator is None else zlib.crc32(repr(loader.generator.bit_generator.state).encode())
         group.first(
             "DataLoader",
@@ -36,16 +39,18 @@ class SharedBatches:
             seed=state if seed is None else int(seed),
         )
 
-    def part(self, cut: list[np.ndarray], epoch: int) -> list[np.ndarray]:
+    def part(self, cut: Iterable[np.ndarray], epoch: int) -> Iterable[np.ndarray]:
         """Of each batch of an epoch, given by its item numbers, those of this process."""
+        if self.size == 1:
+            return cut
+        cut = list(cut)
         if uneven := next((len(numbers) for numbers in cut if len(numbers) % self.size), 0):
             raise ValueError(
                 f"DataLoader: expected batches that {self.size} processes can share evenly, got one of {uneven} items: "
                 "give a batch_size that they divide, and drop_last=True"
             )
-        if self.size > 1:
-            order = np.concatenate([np.array([*map(len, cut)], int), *cut])
-            self.group.first("DataLoader", epoch=epoch, order=zlib.crc32(order.data))
+        order = np.concatenate([np.array([*map(len, cut)], int), *cut])
+        self.group.first("DataLoader", epoch=epoch, order=zlib.crc32(order.data))
         return [numbers[self.rank :: self.size] for numbers in cut]
 
 

@@ -2,7 +2,9 @@ import gc
 import threading
 import time
 import traceback
+import tracemalloc
 from collections import namedtuple
+from itertools import islice
 from weakref import ref
 
 import numpy as np
@@ -517,9 +519,11 @@ def test_a_dataset_needs_a_length_and_items():
         ([0.5], TypeError, "`sampler` to be integers"),
     ],
 )
-def test_a_sampler_is_checked_before_the_epoch(sampler, error, match):
+def test_a_sampler_is_checked_as_it_is_read(sampler, error, match):
+    loader = DataLoader(Rows(), sampler=[3, *sampler], prefetch=0)
+    assert next(iter(loader))[1].tolist() == [3]
     with pytest.raises(error, match=match):
-        iter(DataLoader(Rows(), sampler=sampler))
+        list(loader)
 
 
 def test_random_split_feeds_loaders():
@@ -528,7 +532,54 @@ def test_random_split_feeds_loaders():
     assert sorted(i for batch in batches for i in batch) == Y.tolist()
 
 
-def test_a_sampler_without_end_is_refused_before_it_is_listed():
-    loader = DataLoader(TensorDataset(Y), sampler=range(10**10))
-    with pytest.raises(ValueError, match=r"at most 67108864 numbers.*got 10000000000; give it a smaller num_samples"):
-        iter(loader)
+# ----------------------------------------------------------------------------------------------- samplers without end
+
+
+class WithoutEnd:
+    """0, 1, ..., 9, 0, 1, ...: a number that stands for no end."""
+
+    read = 0
+
+    def __len__(self):
+        return 10**10
+
+    def __iter__(self):
+        for i in range(len(self)):
+            self.read += 1
+            yield i % 10
+
+
+@pytest.mark.parametrize("num_workers", [0, 3])
+@pytest.mark.parametrize("prefetch", [0, 1, 5])
+def test_a_sampler_is_read_as_far_as_batches_are_loaded(prefetch, num_workers):
+    sampler = WithoutEnd()
+    loader = DataLoader(Rows(), 4, sampler=sampler, prefetch=prefetch, num_workers=num_workers)
+    assert len(loader) == 25 * 10**8
+    batches = iter(loader)
+    assert sampler.read == 0
+    for i in range(30):
+        expected = [k % 10 for k in range(4 * i, 4 * i + 4)]
+        assert next(batches)[1].tolist() == expected
+        assert sampler.read == 4 * (i + 1 + max(prefetch, num_workers))
+
+
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_the_numbers_that_were_read_are_given_back(num_workers):
+    loader = DataLoader(TensorDataset(Y), 32, sampler=WithoutEnd(), num_workers=num_workers)
+    most = []
+    tracemalloc.start()
+    try:
+        for i, _ in enumerate(loader):
+            if i % 1000 == 999:
+                most.append(tracemalloc.get_traced_memory()[1])
+                tracemalloc.reset_peak()
+            if i == 2999:
+                break
+    finally:
+        tracemalloc.stop()
+    assert most[2] < most[1] + 1000 * 32  # a thousand batches of numbers are 256 kB and more
+
+
+def test_two_loops_at_once_read_a_sampler_each():
+    for (a,), (b,) in islice(zip(*[DataLoader(TensorDataset(Y), 10, sampler=WithoutEnd())] * 2), 5):
+        assert a.tolist() == b.tolist() == Y.tolist()

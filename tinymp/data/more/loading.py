@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from contextvars import copy_context
+from copy import copy
 from functools import partial
 from itertools import accumulate
 from threading import RLock
@@ -20,6 +21,7 @@ from ..dataset import item_numbers
 from ..loader import DataLoader, load
 
 MOST_WORKERS = 1024  # threads of one loader
+MOST_LISTED = 2**26  # item numbers of an epoch; a larger dataset has more anyway
 
 
 class LoadingThreads:
@@ -32,7 +34,7 @@ class LoadingThreads:
         self.loading = RLock()  # a thread whose loop was left may still load while the next epoch begins
         self.process = os.getpid()
 
-    def batches(self, loader: DataLoader, dataset: Any, cut: list[np.ndarray]) -> Iterator:
+    def batches(self, loader: DataLoader, dataset: Any, cut: Iterable[np.ndarray]) -> Iterator:
         """The batches of these items; loader.prefetch of them are loaded ahead, and one at least by each worker."""
         if self.process != os.getpid():  # where a thread may have been loading when this one was forked
             self.process, self.loading = os.getpid(), RLock()
@@ -69,6 +71,9 @@ def _ahead(jobs: Iterator[Callable[[], Any]], depth: int, threads: int) -> Itera
 def position(loader: DataLoader) -> dict[str, Any]:
     """The loader's `state_dict`."""
     left, sampler = loader.left, _drawn(loader)
+    if left is not None:
+        check_length("DataLoader.state_dict", loader)
+        left = [*copy(left)]  # reads the sampler to its end
     return {
         "epoch": loader.epoch - (left is not None and not loader.resumes),
         "left": None if left is None else np.concatenate([np.zeros(0, int), *left]),
@@ -107,6 +112,16 @@ def go_to(loader: DataLoader, state_dict: dict[str, Any]) -> None:
     if loader.generator is not None:
         loader.generator.bit_generator.state = state_dict["generator"]
     loader.epoch, loader.left, loader.resumes = epoch, left, left is not None
+
+
+def check_length(where: str, loader: DataLoader) -> None:
+    """ValueError where what a (batch) sampler gives in an epoch is too much for a list."""
+    most, n = max(MOST_LISTED, len(loader.dataset)), (len(loader) - 1) * loader.batch_size
+    if n >= most:
+        raise ValueError(
+            f"{where} lists the item numbers of an epoch: expected a sampler of at most {most}, got one of more than "
+            f"{n}; give it a smaller num_samples"
+        )
 
 
 def _drawn(loader: DataLoader) -> Any:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
 
 from ...arguments import count, flag, listed, name_all, number
 from ..dataset import Dataset, in_epoch, length_of, random_generator
+from ..loader import in_batches
 
 __all__ = ["BatchSampler", "ConcatDataset", "RandomSampler", "Sampler", "SequentialSampler"]
 __all__ += ["SubsetRandomSampler", "WeightedRandomSampler"]
@@ -59,11 +60,11 @@ class RandomSampler(Sampler):
 
     def __iter__(self) -> Iterator[int]:
         n, draw = len(self.data_source), random_generator(type(self).__name__, self.generator, None)
-        if self.replacement:
-            parts = range(0, self.num_samples, 2**20)  # of a number that stands for no end not all at once
-            return (i for k in parts for i in draw.integers(n, size=min(2**20, self.num_samples - k)).tolist())
-        rounds = [draw.permutation(n) for _ in range(-(-self.num_samples // n))]
-        return iter(np.concatenate(rounds)[: self.num_samples].tolist())
+        if self.replacement:  # a number of samples may stand for no end: as in PyTorch, 32 at once
+            parts = (draw.integers(n, size=min(32, self.num_samples - k)) for k in range(0, self.num_samples, 32))
+        else:
+            parts = (draw.permutation(n) for _ in range(0, self.num_samples, n))
+        return islice((i for part in parts for i in part.tolist()), self.num_samples)
 
     def __len__(self) -> int:
         return self.num_samples
@@ -121,10 +122,7 @@ class BatchSampler(Sampler):
         self.drop_last = flag("BatchSampler", "drop_last", drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
-        numbers = list(self.sampler)
-        for i in range(0, len(numbers), self.batch_size):
-            if not (self.drop_last and i + self.batch_size > len(numbers)):
-                yield numbers[i : i + self.batch_size]
+        return in_batches(iter(self.sampler), self.batch_size, self.drop_last)
 
     def __len__(self) -> int:
         n = len(self.sampler)  # type: ignore[arg-type]
