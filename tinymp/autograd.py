@@ -158,7 +158,7 @@ class Op:
 
     saved: Any = ()  # what `save` kept; None once backward has freed it
     statistics: tuple = ()
-    keeps: bool = False  # whether there are saved arrays: backward frees them, and so runs only once
+    kept: Any = ()  # the ids of the memory of saved arrays: backward frees these, and so runs only once
     edges: tuple = ()  # per argument: None, a leaf Tensor, or (op, output index)
     targets: tuple = ()  # per argument: the Target that its gradient must match, or None where none is wanted
     versions: Sequence[tuple] = ()  # (counter, its value) of the arguments and results whose memory backward will read
@@ -286,9 +286,10 @@ class Op:
 
     def _record(self, tensors: list) -> None:
         """Make this op a node of the graph, which knows what it has saved of its arguments and results."""
-        kept = {id(backend.owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
-        self.versions = [(t._version, t._version[0]) for t in tensors if kept and id(backend.owner_of(t.array)) in kept]
-        self.keeps, self.sequence, self.policy = bool(kept), next(_sequence), kept_policy.get()
+        self.kept = {id(backend.owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
+        if self.kept:
+            self.versions = [(t._version, t._version[0]) for t in tensors if id(backend.owner_of(t.array)) in self.kept]
+        self.sequence, self.policy = next(_sequence), kept_policy.get()
         for s in self.saved:
             wrong = getattr(s, "dtype", self.storage) != self.storage and s.dtype in FLOATING
             if wrong and not any(s is t.array for t in tensors):
@@ -320,7 +321,7 @@ class Op:
                 )
         if here.observers:
             tell("ran", self, tuple(dys), dxs)
-        if self.keeps and not retain:
+        if self.kept and not retain:
             self.saved, self.statistics = None, ()
         return dxs
 
@@ -357,16 +358,16 @@ class Backward:
 
     root, gradient  where it begins, and with what gradient
     retain          whether ops keep what they saved, for another run
-    scale           the loss scale that the gradients carry which the op that runs now was given
+    scale           the loss scale that the gradients carry which the op that runs now was given, or has just given
     leaves          {id of leaf: [leaf, sum of its gradients, loss scale]} in the order in which leaves were reached.
                     Gradients travel with the loss scale that they carry (1.0: none), and meet only under one scale
     """
 
     scale: Any = 1.0
-    leaves: dict[int, list]
 
     def __init__(self, root: Variable, gradient: Array, retain: bool = False) -> None:
-        self.root, self.gradient, self.retain, self.leaves = root, gradient, retain, {}
+        self.root, self.gradient, self.retain = root, gradient, retain
+        self.leaves: dict[int, Any] = {}
 
     def run(self) -> None:
         """Do all that `Tensor.backward` does, in a context of its own (`events.quietly`)."""
@@ -386,24 +387,23 @@ class Backward:
         queue: list[tuple[int, Op]] = []  # the op that ran last, last: all ops that used its results have been visited
         edges: Any = [self.root if self.root.grad_fn is None else (self.root.grad_fn, self.root.output_nr)]
         dxs: Any = [self.gradient]
-        scale, slot = self.scale, None
         while True:
             for edge, dx in zip(edges, dxs):
                 if edge is None or dx is None:
                     continue
                 if isinstance(edge, Variable):
-                    carried = scale if edge.grad_array is None else edge.grad_scale
+                    carried = self.scale if edge.grad_array is None else edge.grad_scale
                     slot, i = self.leaves.setdefault(id(edge), [edge, None, carried]), 1
                 else:
                     (op, i), dx = edge, dx.dense() if hasattr(dx, "dense") else dx
                     if op not in waiting:
-                        waiting[op] = [None] * op.outputs + [scale]
+                        waiting[op] = [None] * op.outputs + [self.scale]
                         insort(queue, (op.sequence, op))
                     slot = waiting[op]
-                if slot[-1] is not scale and slot[-1] != scale:
+                if slot[-1] is not self.scale and slot[-1] != self.scale:
                     raise RuntimeError(
-                        f"backward: gradients with loss scales {float(slot[-1]):g} and {float(scale):g} meet; pass "
-                        "every part of the loss through scaler.scale, once; before S changes, unscale_, step and "
+                        f"backward: gradients with loss scales {float(slot[-1]):g} and {float(self.scale):g} meet; "
+                        "pass every part of the loss through scaler.scale, once; before S changes, unscale_, step and "
                         "zero_grad"
                     )
                 slot[i] = dx if slot[i] is None else added(slot[i], dx)
@@ -414,7 +414,7 @@ class Backward:
             *dys, self.scale = waiting.pop(op)
             run, retain = op.run_backward, self.retain
             edges, dxs = op.edges, run(dys, retain) if op.policy is None else under(op.policy, run, dys, retain)
-            scale = self.scale if op.loss_scale is None else self.scale * op.loss_scale
+            self.scale = self.scale if op.loss_scale is None else self.scale * op.loss_scale
 
     def deposit(self) -> None:
         """Add what was found to the leaves' `grad`, in FP32 where there is one already."""

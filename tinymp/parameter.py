@@ -10,10 +10,10 @@ import numpy as np
 from . import backend
 from .arguments import flag, named_by_class
 from .autograd import Array, Variable, put, values_of, with_values
-from .dtypes import FLOATING, HALVES, float32, real, require_fit
+from .dtypes import FLOATING, HALVES, float32, require_fit
 from .events import here, tell
 from .precision import FP32, UPDATE, Policy, store, to_dtype
-from .tensor import Tensor, array_of, tensor
+from .tensor import Tensor, real_array, tensor
 
 _ARRAY: Any = Variable.__dict__["array"]  # the slot itself, which Parameter.array guards
 
@@ -88,8 +88,7 @@ class Weights(Tensor):
     def overwrite(self, how: str, source: Any) -> Weights:
         """`write` for a value that the user brings: its shape must fit, and finite values must stay finite."""
         self.require_outside_graph(how, source)
-        given = source.array if isinstance(source, Tensor) else array_of(how, source)
-        value = backend.of(self.array).asarray(real(how, given, source))
+        value = backend.of(self.array).asarray(real_array(how, source))
         if value.shape != self.shape:
             raise ValueError(f"{how}: expected shape {self.shape}, got {value.shape}")
         require_fit(how, value, self.dtype)
@@ -136,8 +135,7 @@ class Parameter(Weights):
         if not hasattr(self, "requires_grad"):  # being made
             _ARRAY.__set__(self, value)
             return
-        given = value.master if isinstance(value, Weights) else value.array if isinstance(value, Tensor) else value
-        x = real("Parameter.data", array_of("Parameter.data", given), given)
+        x = value.master if isinstance(value, Weights) else real_array("Parameter.data", value)
         if x.shape != self.shape:
             raise ValueError(f"Parameter.data: expected shape {self.shape}, got {x.shape}; make a new Parameter")
         require_fit("Parameter.data", x, self.dtype)

@@ -211,8 +211,7 @@ class Tensor(Variable):
     def grad(self, value: Any) -> None:
         """ValueError for another shape, TypeError for what holds no floating numbers; arrays come to its device."""
         if value is not None and not hasattr(value, "rows"):
-            array = value.array if isinstance(value, Tensor) else real("grad", array_of("grad", value), value)
-            value = backend.of(self.array).asarray(array)
+            value = backend.of(self.array).asarray(real_array("grad", value))
         if value is not None and (value.shape != self.shape or value.dtype not in FLOATING):
             error = ValueError if value.dtype in FLOATING else TypeError
             raise error(f"grad: expected floating numbers of shape {self.shape}, got {value.dtype} {value.shape}")
@@ -346,6 +345,11 @@ def array_of(how: str, x: Any) -> Array:
         raise ValueError(f"{how}: expected numbers in rows of equal length; {error}") from None
 
 
+def real_array(how: str, x: Any) -> Array:
+    """The array of a Tensor; of anything else, `array_of` it. TypeError for anything but real numbers (`real`)."""
+    return x.array if isinstance(x, Tensor) else real(how, array_of(how, x), x)
+
+
 def _numbers(x: Any) -> Any:
     """x, where a Tensor of one element in rows stands for a number: it adds no axes, as in PyTorch."""
     if not isinstance(x, (list, tuple)) or not x or not isinstance(x[0], (list, tuple, Tensor)):
@@ -374,8 +378,7 @@ def value_for(how: str, value: Any, into: Array) -> Any:
     """
     if not backend.writeable(into):
         raise ValueError(f"{how}: expected a tensor whose memory can be written to, got a read-only one; clone() it")
-    value = value.array if isinstance(value, Tensor) else value
-    array = real(how, array_of(how, value), value)
+    array = real_array(how, value)
     if isinstance(value, (int, float, np.generic)):
         require_fit(how, array, into.dtype)
         return scalar(value, into.dtype)

@@ -26,11 +26,9 @@ class RemovableHandle:
 
     def __init__(self, hooks: dict[int, Any], hook: Any, prepend: bool) -> None:
         self._hooks, self._key = hooks, next(_keys)
-        others = dict(hooks) if prepend else {}
-        if prepend:
-            hooks.clear()
         hooks[self._key] = hook
-        hooks.update(others)
+        for other in list(hooks)[:-1] if prepend else ():
+            hooks[other] = hooks.pop(other)  # behind it
 
     def remove(self) -> None:
         """End the hook. Removing it twice does nothing."""

@@ -365,9 +365,7 @@ class Module:
         missing = [name for name in own if name not in state_dict]
         copies = {name + _COPY for name, x in own.items() if isinstance(x, Parameter) and name in state_dict}
         unexpected = [name for name in state_dict if name not in own and name not in copies]
-        for name in own:
-            if name not in state_dict:
-                continue
+        for name in [name for name in own if name in state_dict]:
             entry = name
             try:
                 new[name] = loadable(own[name], state_dict[name])

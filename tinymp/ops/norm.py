@@ -173,8 +173,7 @@ def batch_norm(
         momentum = number("batch_norm", "momentum", momentum, 0, 1)
     if num_batches_tracked is not None:
         tensor("batch_norm", "num_batches_tracked", num_batches_tracked)
-    given = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
-    for name, v in given.items():
+    for name, v in {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}.items():
         shaped("batch_norm", name, v, (x.shape[1],), "input.shape[1]")
         if v is not None and x.dtype == float64 != v.dtype:
             raise TypeError(f"batch_norm: expected {name} to be float64 like input, got {v.dtype}")

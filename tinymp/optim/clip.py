@@ -42,21 +42,19 @@ def clip_grad_norm_(
 
 def clip_norm(params: list[Tensor], max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
     """`clip_grad_norm_` for parameters that all have a gradient."""
-    total: Any = None
+    parts: Any = []
     for p in params:
         g = p.grad_array
         g = widen(g.summable() if hasattr(g, "summable") else g)  # each number of sparse rows once
         axes, xp = tuple(range(g.ndim)), backend.of(g).xp
         if norm_type == math.inf:
-            part = reduce(xp.abs(g), axes, "max").reshape(()) if g.size else xp.zeros((), g.dtype)
+            parts.append(reduce(xp.abs(g), axes, "max").reshape(()) if g.size else xp.zeros((), g.dtype))
         else:  # sum |g|^p
-            part = reduce(g * g if norm_type == 2 else xp.abs(g) ** norm_type, axes, "sum").reshape(())
-        if total is None:
-            total = part
-        else:
-            total = backend.of(total).xp.maximum(total, part) if norm_type == math.inf else total + part
-    if norm_type != math.inf:
-        total = total ** (1 / norm_type)
+            parts.append(reduce(g * g if norm_type == 2 else xp.abs(g) ** norm_type, axes, "sum").reshape(()))
+    if norm_type == math.inf:
+        total = reduce(xp.stack(parts), 0, "max").reshape(())
+    else:
+        total = sum(parts[1:], parts[0]) ** (1 / norm_type)
     if error_if_nonfinite and not backend.of(total).isfinite(total):
         raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {float(total):g}; skip this step")
     factor = backend.of(total).xp.minimum(max_norm / (total + 1e-6), 1.0)
