@@ -88,11 +88,11 @@ class Weights(Tensor):
     def overwrite(self, how: str, source: Any) -> Weights:
         """`write` for a value that the user brings: its shape must fit, and finite values must stay finite."""
         self.require_outside_graph(how, source)
-        value = backend.of(self.array).asarray(real_array(how, source))
+        value = real_array(how, source)
         if value.shape != self.shape:
             raise ValueError(f"{how}: expected shape {self.shape}, got {value.shape}")
-        require_fit(how, value, self.dtype)
-        self.write(to_dtype(value, float32 if self.dtype in HALVES else self.dtype))
+        require_fit(how, value, self.dtype)  # where the value lies: CuPy compiles a kernel for each comparison
+        self.write(backend.of(self.array).asarray(to_dtype(value, float32 if self.dtype in HALVES else self.dtype)))
         return self
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -139,7 +139,7 @@ class Parameter(Weights):
         if x.shape != self.shape:
             raise ValueError(f"Parameter.data: expected shape {self.shape}, got {x.shape}; make a new Parameter")
         require_fit("Parameter.data", x, self.dtype)
-        full = to_dtype(backend.of(self.array).asarray(x), self.master.dtype).copy()
+        full = backend.of(self.array).asarray(to_dtype(x, self.master.dtype)).copy()
         if here.inside:
             tell("written", self, full)
         new = {"array": full} if self._master is None else {"array": store(full, like=self.array), "_master": full}

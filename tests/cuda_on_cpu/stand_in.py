@@ -247,6 +247,7 @@ def _modules():
         setattr(cuda, name, getattr(device, name))
     cuda.Function, cuda.device = Function, types.SimpleNamespace(get_cublas_handle=threading.get_ident)
     cuda.is_available = lambda: True
+    cupy._core = types.SimpleNamespace(set_reduction_accelerators=lambda accelerators: None)
     cuda.memory.OutOfMemoryError = device.OutOfMemoryError
     cuda.stream.Stream = device.Stream
     made["cupy.lib.stride_tricks"].as_strided = array.as_strided

@@ -71,6 +71,7 @@ class Gpu(Device):
                 raise RuntimeError(f"device 'gpu' does not work here: {why}")
             import cupy
 
+            cupy._core.set_reduction_accelerators([])  # CUB's templates: 2 s of NVRTC each, CuPy's own 0.1
             self.xp, self.array_type = cupy, cupy.ndarray
 
     def free_memory(self) -> int:
@@ -160,14 +161,13 @@ class Gpu(Device):
 
     def _sums_of_parts(self, x: Array, axis: int, wide: np.dtype) -> Array:
         n, (before, after) = x.shape[axis], (x.shape[:axis], x.shape[axis + 1 :])
-        if n <= LONG:
-            return self.xp.sum(x, axis=axis, dtype=wide, keepdims=True)  # rounds: `reduce`: FP32 sums by CuPy
-        whole = n - n % LONG
-        parts, rest = part(x, axis, slice(whole)).reshape(*before, -1, LONG, *after), part(x, axis, slice(whole, None))
+        whole = n - n % min(n, LONG)
+        parts = part(x, axis, slice(whole)).reshape(*before, -1, min(n, LONG), *after)
         sums = self.xp.sum(parts, axis=axis + 1, dtype=wide)  # rounds: `reduce`: FP32 sums by CuPy
         if whole == n:
             return sums
-        return self.xp.concatenate([sums, self._sums_of_parts(rest, axis, wide)], axis=axis)
+        tail = self._sums_of_parts(part(x, axis, slice(whole, None)), axis, wide)
+        return self.xp.concatenate([sums, tail], axis=axis)
 
     def first_bad(self, arrays: Iterable[Array]) -> int | None:
         """As `Device.first_bad`, in a launch per dtype; the host waits once for all of them."""
@@ -368,8 +368,7 @@ def _look() -> str | None:
     if not any(pathlib.Path(kernels).glob("*")):
         print(f"tinymp: CuPy's kernel cache {kernels} is empty: compiling takes up to 30 s, once", file=sys.stderr)
     try:
-        x = cupy.arange(4.0).reshape(2, 2) + 1  # compiles a kernel: NVRTC is there
-        x @ x  # rounds: never, this asks whether cuBLAS is there
+        cupy.full((2, 2), 1.0, _F32) @ cupy.full((2, 2), 1.0, _F32)  # rounds: never; are NVRTC and cuBLAS there?
     except Exception as error:
         if is_out_of_memory(error):
             return f"the GPU's memory is full before anything started ({error}): `nvidia-smi` shows who holds it"

@@ -66,11 +66,10 @@ class Labelled(Loss):
         """
         self.axis = class_axis(x)
         classes = x.shape[self.axis]
-        good = (target >= 0) & (target < classes) | (target == ignore_index)
-        check_each(self.name, "target", target, good, self.labels(classes, ignore_index))
-        t = self.xp.expand_dims(self.xp.asarray(target, dtype="int64"), self.axis)
-        kept = self.xp.not_equal(t, ignore_index)
-        t = t * kept
+        kept = self.xp.not_equal(target, ignore_index)
+        t = self.xp.asarray(target, dtype="int64") * kept
+        check_each(self.name, "target", target, (t >= 0) & (t < classes), self.labels(classes, ignore_index))
+        t, kept = self.xp.expand_dims(t, self.axis), self.xp.expand_dims(kept, self.axis)
         w = self.xp.asarray(kept, widen(x[:0]).dtype)  # rounds: never, 0 or 1
         if weight is not None:
             w = self.device.select(kept, self.xp.take(widen(weight), t))
@@ -120,13 +119,13 @@ class CrossEntropy(Labelled):
         wide, q = widen(x), self.hard * w_t
         top = reduce(wide, self.axis, "max")
         z = wide - top  # at most 0: nothing overflows, and logits of 65504 keep their digits
-        loss = -q * self.xp.take_along_axis(z, t, self.axis)
+        score = q * self.xp.take_along_axis(z, t, self.axis)
         if self.share:
-            loss -= self.share * reduce(z if w is None else z * _per_class(w, x), self.axis, "sum")
+            score += self.share * reduce(z if w is None else z * _per_class(w, x), self.axis, "sum")
             q = q + (label_smoothing if w is None else self.share * total(widen(w)))
         z_sum = reduce(self.xp.exp(z), self.axis, "sum")
         self.save(x, t, w, kept, statistics=(w_t, top, q / z_sum, divisor))
-        return self.reduced_rows(loss + q * self.xp.log(z_sum), kept, divisor)
+        return self.reduced_rows(q * self.xp.log(z_sum) - score, kept, divisor)
 
     def backward(self, dy: Array) -> tuple:
         (x, t, w, kept), (w_t, top, scale, divisor) = self.saved, self.statistics
@@ -136,7 +135,8 @@ class CrossEntropy(Labelled):
             dx -= dl * self.share if w is None else dl * self.share * _per_class(w, x)
         self.xp.put_along_axis(dx, t, self.xp.take_along_axis(dx, t, self.axis) - dl * (self.hard * w_t), self.axis)
         dx = store(dx, like=x)
-        self.xp.moveaxis(dx, self.axis, -1)[~kept.squeeze(self.axis)] = 0  # 0 times what they hold may be NaN
+        if kept.size and not kept.view("uint8").min():
+            self.xp.moveaxis(dx, self.axis, -1)[~kept.squeeze(self.axis)] = 0  # 0 times what they hold may be NaN
         return dx, None, None
 
 

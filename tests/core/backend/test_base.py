@@ -358,3 +358,24 @@ def test_gradients_are_looked_at_with_one_wait(gpu):
         before = len(xp.synchronisations)
         gpu.first_bad([arrays[0]] * 50)
         assert len(xp.synchronisations) == before + 1
+
+
+def test_making_a_network_compares_nothing_on_the_gpu(gpu):
+    """CuPy compiles a kernel for each operation; a value is checked where it lies, by a maximum and a minimum."""
+    if not hasattr(gpu.xp, "foreign"):
+        pytest.skip("only the stand-in counts")
+    before = len(gpu.xp.foreign)
+    with mp.device("gpu"):
+        mp.MIXED.cast(nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.Linear(64, 64)))
+    done = {what.partition(" ")[0] for what in gpu.xp.foreign[before:]}
+    assert done <= {"__setitem__", "asarray", "astype", "copy", "full_like", "max", "min", "zeros"}, done
+
+
+def test_labels_are_checked_by_a_minimum(gpu):
+    """Not by `all`, of which CuPy has no compiled kernel; an empty batch is right, too."""
+    good = gpu.xp.ones((2, 3), bool)
+    gpu.require(good, ValueError, "no")
+    gpu.require(good[:0], ValueError, "no")
+    good[1, 2] = False
+    with pytest.raises(ValueError, match=r"no, got 5 at index \(1, 2\)"):
+        gpu.require(good, ValueError, "no", gpu.xp.arange(6).reshape(2, 3))
