@@ -20,7 +20,6 @@ from tests import determinism, rounding
 from tinymp import precision, study
 from tinymp.autograd import Op
 from tinymp.checkpoint.writing import write
-from tinymp.fast import cuda
 from tinymp.fast_path import find
 from tinymp.study import tensor_core
 
@@ -123,7 +122,6 @@ def page() -> str:
         [f"`{g.__name__}{_arguments(g)}`", first_paragraph(g)]
         for g in (precision.widen, precision.store, precision.gemm, precision.reduce)
     ]
-    rule = first_paragraph(cuda.may_fuse)
     kinds = [[f"`{k.name}`", k.reads, k.computes, k.accumulates, k.writes, k.source] for k in precision.KINDS]
     columns = [f.name for f in fields(precision.Policy) if f.name != "name"]
     policies = [[f"`{p.name}`", *[str(getattr(p, c)) for c in columns]] for p in study.POLICIES.values()]
@@ -157,7 +155,8 @@ them out, and what else rounds, is listed under [Where numbers are rounded](#whe
 
 {table(["primitive", "what it does"], primitives)}
 
-On a GPU a CUDA kernel may do the work of several primitives in one pass. `may_fuse(dtype)`: {rule[0].lower()}{rule[1:]}
+On a GPU a CUDA kernel may do the work of several primitives in one pass, on storage in FP16 or FP32, where the policy
+sums in FP32 and rounds to nearest. While an observer listens, it leaves its results in FP32, and `store` rounds them.
 
 ## The contract of bits
 

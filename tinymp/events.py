@@ -134,8 +134,8 @@ class _Here(threading.local):
     """What is going on in this thread.
 
     observers  who hear its events
-    inside     those of them who hear events from inside an op or an update. While there is one, every op runs as it is
-               defined: a CUDA kernel that does the work of several primitives at once would tell nothing
+    inside     those of them who hear events from inside an op or an update. While there is one, a CUDA kernel that does
+               the work of several primitives at once leaves its results in FP32, for `store` to round
     running    the innermost Op (in its `phase`, "forward" or "backward"), the Update, the Exchange, or the leaf Tensor
                whose gradient is being added up; None where none of them runs: a conversion or write is then the user's
                own

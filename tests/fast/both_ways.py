@@ -7,6 +7,8 @@ FP32, in different orders, and round once, so that their results may lie on two 
 
 with the symbols of oracle.py; roundings = 2 (times u_s: one ulp). What was saved must serve either backward, so the
 definition's backward is also run behind the fast forward, and the fast one behind the definition's.
+
+An observer changes no bit, and hears what a kernel rounds: the FP32 numbers behind its FP16 results.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import numpy as np
 
 import tinymp as mp
 from oracle import assert_close, rng, tolerance
-from tinymp import fast_path
+from tinymp import backend, fast_path
 
 
 def launches() -> list[str] | None:
@@ -27,6 +29,17 @@ def launches() -> list[str] | None:
     import cupy
 
     return getattr(cupy, "launched", None)
+
+
+class Rounded(mp.Observer):
+    """The FP16 arrays that were rounded from FP32."""
+
+    def __init__(self) -> None:
+        self.arrays: list[np.ndarray] = []
+
+    def rounded(self, x: Any, y: Any) -> None:
+        np.testing.assert_array_equal(backend.to_cpu(x).astype(y.dtype), backend.to_cpu(y))
+        self.arrays.append(backend.to_cpu(y).ravel())
 
 
 @contextmanager
@@ -95,6 +108,7 @@ def check_both_ways(
             if names is not None and forward and backward:
                 missing = set(kernels) - set(names[before:])
                 assert not missing, f"{dtype}: kernels {missing} were not launched, only {set(names[before:])}"
+                check_heard(op, [_on_device(a, gradient) for a in arrays], gradient, seed, device, kernels)
             what = f"{dtype} (fast: forward {forward}, backward {backward})"
             for i, (e, y) in enumerate(zip(host[0], device[0], strict=True)):
                 assert y.dtype == e.dtype, f"{what}: result {i} has dtype {y.dtype}, expected {e.dtype}"
@@ -115,6 +129,19 @@ def check_both_ways(
                 finite = np.abs(wide[np.isfinite(wide)])
                 bound = bound + inherited * 2.0 ** (-11 if dtype == "float16" else -24) * finite.max(initial=0.0)
                 assert_close(g, wide, bound, f"{what} gradient of input {i}")
+
+
+def check_heard(op: Callable, tensors: list, gradient: bool, seed: int, before: Any, kernels: Any) -> None:
+    """The same run under an observer: the same kernels and bits. What they round is heard."""
+    already = len(launches())
+    with mp.observe(heard := Rounded()):
+        results = _run(op, tensors, gradient, seed)
+    assert set(kernels) <= set(launches()[already:])
+    for one, other in zip((*results[0], *results[1]), (*before[0], *before[1]), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for g in results[1]:
+        if kernels and g is not None and g.dtype == np.float16 and g.any():
+            assert np.isin(g[np.isfinite(g) & (g != 0)], np.concatenate(heard.arrays)).all()
 
 
 def _spacing(x: np.ndarray) -> float:

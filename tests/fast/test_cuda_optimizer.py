@@ -162,6 +162,35 @@ def test_a_rule_against_its_definition(kind, options, policy):
             assert (np.abs(x - e) <= bound).all(), name
 
 
+class Written(mp.Observer):
+    """The parameters that are about to be set, and their masters before."""
+
+    def __init__(self):
+        self.parameters, self.masters = [], []
+
+    def written(self, parameter, value):
+        self.parameters.append(parameter)
+        self.masters.append(parameter.master.get())
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
+@pytest.mark.parametrize(("kind", "options"), RULES)
+def test_an_observer_hears_each_update_and_changes_no_bit(kind, options, policy):
+    params = [policy.cast(mp.nn.Parameter(random(s, i))) for i, s in enumerate(SHAPES)]
+    alone, heard = (Device(kind(params, **options), params) for _ in range(2))
+    for t in range(2):
+        grads = [(random(p.shape, 10 * t + i) * 64).astype(p.dtype) for i, p in enumerate(params)]
+        before = [p.master.get() for p in heard.params]
+        alone.step([on_device(g) for g in grads], 64.0)
+        with mp.observe(Written()) as seen:
+            heard.step([on_device(g) for g in grads], 64.0)
+        assert [id(p) for p in seen.parameters] == [id(p) for p in heard.params]
+        for one, other in zip(before, seen.masters, strict=True):
+            np.testing.assert_array_equal(one, other)
+        for one, other in zip(alone.arrays(), heard.arrays(), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize(("kind", "option"), [(optim.SGD, "momentum"), (optim.Adam, "amsgrad"), (optim.Adagrad, "eps")])
 def test_an_option_that_is_renamed_is_an_error(kind, option, monkeypatch):
     """The kernel takes options by their names: under another one none takes its place."""

@@ -99,7 +99,7 @@ class Audit:
         own += [self.scale, self.bytes, self.products, self.shadow, self.formats, self.accumulators, self._trace]
         self._listener = Listener([*[i for i in own if i is not None], *instruments], every)
         self._part = f"one step in {every:,}" if every > 1 else ""
-        self._beside_fast = False  # fast paths of CUDA were enabled, which do not run while an audit listens
+        self._beside_fast = False  # fast paths of CUDA were enabled
 
     def __enter__(self) -> Audit:
         if self._trace is not None:

@@ -1,6 +1,6 @@
 // What all kernels share. Every .cu file is compiled with STORAGE = half and with STORAGE = float: the FP32 policy runs
-// the same source. Kernels read T, compute in FP32 registers and write T with `store`. Those of base.cu write R, which is
-// T unless an observer is to see the FP32 numbers before `store` rounds them (RESULT = float).
+// the same source. Kernels read T, compute in FP32 registers and write what they round as R, which is T unless an observer
+// is to see the FP32 numbers before `store` of precision.py rounds them (RESULT = float).
 
 #ifndef RESULT
 #define RESULT STORAGE

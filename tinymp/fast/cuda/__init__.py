@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Any
 
 import numpy as np
 
-from ...dtypes import float16, float32
-from ...events import here
-from ...fast_path import fast_path
-from ...precision import plain
+from ...dtypes import float32
+from ...events import here, tell
+from ...ops.base import base as kernel  # for a phase of an op that kernels do
+
+__all__ = ["kernel", "multiplied", "unrounded"]
 
 
-def may_fuse(dtype: np.dtype | None) -> bool:
-    """True if a CUDA kernel may do the work of several primitives at once on storage of this dtype.
+def unrounded(dtype: np.dtype) -> np.dtype:
+    """The dtype of what kernels write that is to be stored in `dtype`: FP32 while an observer listens.
 
-    A kernel widens, computes and accumulates in FP32 registers and stores with one rounding to nearest. It may stand in
-    for an op's definition only where the policy in use asks for just that and no observer hears the primitives.
+    Then `store` rounds it in front of the observer, to the bits that the kernel would have written.
     """
-    return not here.inside and dtype in (float16, float32) and plain(dtype)
+    return float32 if here.inside else dtype
 
 
-# for a phase of an op that kernels do
-kernel = partial(fast_path, where=lambda op: may_fuse(op.storage))
+def multiplied(a: Any, b: Any) -> None:
+    """Tell observers of the product a @ b, which a kernel sums in FP32."""
+    if here.inside:
+        tell("product", a, b, "float32")

@@ -126,7 +126,7 @@ __device__ inline void fetch(half* to, const half* x, long long step, int rows, 
 
 // x[r][c] = d, for r < rows and c < columns.
 template <int N>
-__device__ inline void write(half* x, long long step, int rows, int columns, float (&d)[N][4],
+__device__ inline void write(R* x, long long step, int rows, int columns, float (&d)[N][4],
                              const float (&factor)[2]) {
     each(d, [&](int u, int c, float value) {
         int r = own_row() + 8 * u;
@@ -170,7 +170,7 @@ __device__ inline void multiply(float (&d)[N][4], const half* a, const half* b) 
 
 // y = softmax(s) v, and z = ln sum exp s for each row: +infinity, and y = 0, where nothing is seen.
 template <int HEAD>
-__device__ inline void forward_of(half* shared, half* y, float* z, const Problem& p) {
+__device__ inline void forward_of(half* shared, R* y, float* z, const Problem& p) {
     constexpr int ROWS = ::ROWS<HEAD>;
     half *q = shared, *k = q + TILE<HEAD>, *v = k + TILE<HEAD>, *weights = v + TILE<HEAD>;
     Place at(p.heads, p.length, ROWS);
@@ -220,7 +220,7 @@ __device__ inline void forward_of(half* shared, half* y, float* z, const Problem
         });
         multiply<ROWS, false>(sums, weights, v);
     }
-    Rows<half> to = p.made(y, p.length, p.value_width);
+    Rows<R> to = p.made(y, p.length, p.value_width);
     write(to.at(at, at.first), to.row, rows, p.value_width, sums, {1.0f, 1.0f});
 }
 
@@ -230,7 +230,7 @@ __device__ inline void forward_of(half* shared, half* y, float* z, const Problem
 // makes, for each row, total, the sum of exp(s - z), which is 1 but for the rounding of z, and delta, the sum of p dp.
 // (y dy is that sum, too, but y was rounded: where a weight is nearly 1, dp - delta would be little else than that.)
 template <int HEAD>
-__device__ inline void queries_of(half* shared, const half* dy, const float* z, float* total, float* delta, half* dq,
+__device__ inline void queries_of(half* shared, const half* dy, const float* z, float* total, float* delta, R* dq,
                                   const Problem& p) {
     constexpr int ROWS = ::ROWS<HEAD>;
     half *q = shared, *k = q + TILE<HEAD>, *v = k + TILE<HEAD>, *d = v + TILE<HEAD>, *ds = d + TILE<HEAD>;
@@ -280,14 +280,14 @@ __device__ inline void queries_of(half* shared, const half* dy, const float* z, 
         pass(ds, s, [](int, int, float x) { return x; });
         multiply<ROWS, false>(sums, ds, k);
     }
-    Rows<half> to = p.made(dq, p.length, p.width);
+    Rows<R> to = p.made(dq, p.length, p.width);
     write(to.at(at, at.first), to.row, rows, p.width, sums, {p.scale, p.scale});
 }
 
 // dk = scale ds^T q and dv = p^T dy: as above with the keys as rows, after it.
 template <int HEAD>
 __device__ inline void keys_of(half* shared, const half* dy, const float* z, const float* total, const float* delta,
-                               half* dk, half* dv, const Problem& p) {
+                               R* dk, R* dv, const Problem& p) {
     constexpr int ROWS = ::ROWS<HEAD>;
     half *q = shared, *k = q + TILE<HEAD>, *v = k + TILE<HEAD>, *d = v + TILE<HEAD>, *turned = d + TILE<HEAD>;
     Place at(p.heads, p.keys, ROWS);
@@ -319,16 +319,16 @@ __device__ inline void keys_of(half* shared, const half* dy, const float* z, con
         pass(turned, s, [](int, int, float x) { return x; });
         multiply<ROWS, false>(sums_k, turned, q);
     }
-    Rows<half> to_k = p.made(dk, p.keys, p.width), to_v = p.made(dv, p.keys, p.value_width);
+    Rows<R> to_k = p.made(dk, p.keys, p.width), to_v = p.made(dv, p.keys, p.value_width);
     write(to_k.at(at, at.first), to_k.row, rows, p.width, sums_k, {p.scale, p.scale});
     write(to_v.at(at, at.first), to_v.row, rows, p.value_width, sums_v, {1.0f, 1.0f});
 }
 
 // ----------------------------------------------------------------------------------------------------------- kernels
 
-#define FOR_Y PROBLEM, half *y, float *z
-#define FOR_DQ PROBLEM, const half *dy, const float *z, float *total, float *delta, half *dq
-#define FOR_DK PROBLEM, const half *dy, const float *z, const float *total, const float *delta, half *dk, half *dv
+#define FOR_Y PROBLEM, R *y, float *z
+#define FOR_DQ PROBLEM, const half *dy, const float *z, float *total, float *delta, R *dq
+#define FOR_DK PROBLEM, const half *dy, const float *z, const float *total, const float *delta, R *dk, R *dv
 #define RUN(FUNCTION, ...)                                                                                          \
     DYNAMIC_SHARED(shared);                                                                                         \
     FUNCTION(reinterpret_cast<half*>(shared), __VA_ARGS__, THE_PROBLEM)

@@ -9,8 +9,8 @@ from ...arguments import LONGEST
 from ...autograd import Array
 from ...dtypes import float16
 from ...ops.more.attention import Attention
-from ...precision import widen
-from . import kernel
+from ...precision import store, widen
+from . import kernel, multiplied, unrounded
 from .kernels import Kernels
 from .layout import ceil_div, contiguous
 from .rows import reduced
@@ -28,7 +28,8 @@ def attention_forward(
     y = made(op.xp, q, v.shape[-1])
     z = reduced(op.xp, y, 3)
     launch("attention", op, q, (q, k, v, mask, kept), y, z)
-    y, z = like_leading(q, y, z)
+    y, z = like_leading(q, store(y, like=q), z)
+    multiplied(q, k.swapaxes(-1, -2))
     op.save(q, k, v, mask, kept, y, statistics=(z,))
     return y
 
@@ -44,7 +45,9 @@ def attention_backward(op: Attention, dy: Array) -> Any:
     total, delta = op.xp.empty_like(z), op.xp.empty_like(z)
     launch("attention_queries", op, q, read, dy, z, total, delta, dq)
     launch("attention_keys", op, k, read, dy, z, total, delta, dk, dv)
-    return (*like_leading(q, dq, dk, dv), None, None)
+    multiplied(q, k.swapaxes(-1, -2))
+    multiplied(*like_leading(q, dy), v.swapaxes(-1, -2))
+    return (*[store(x, like=q) for x in like_leading(q, dq, dk, dv)], None, None)
 
 
 def launch(kernel: str, op: Attention, rows: Array, read: Any, *others: Array) -> None:
@@ -100,7 +103,7 @@ def with_neighbours(xp: Any, x: Array) -> Array:
 def made(xp: Any, x: Array, columns: int) -> Array:
     """Room for an array like x, with so many columns, in the memory order that the kernels write: B, L, H, E."""
     b, h, n = heads(x).shape[:3]
-    return xp.empty((b, n, h, columns), x.dtype).swapaxes(1, 2)
+    return xp.empty((b, n, h, columns), unrounded(x.dtype)).swapaxes(1, 2)
 
 
 def by_rows(xp: Any, x: Array) -> Array:

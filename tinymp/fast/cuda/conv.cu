@@ -195,7 +195,7 @@ __device__ inline void copy(half* to, const half* from, bool valid) {
 // Outside of x, zeros are gathered, as the definition pads with them. Where the definition of the input gradient has no
 // product at all, one with such a zero is added: it makes a difference where a weight is infinite or nan, nowhere else.
 template <class Tile, int WIDTH>
-__device__ inline void correlate(half* shared, const half* x, const half* w, const half* bias, half* y, float* parts,
+__device__ inline void correlate(half* shared, const half* x, const half* w, const half* bias, R* y, float* parts,
                                  int length, int ld, const Problem& g) {
     int group = blockIdx.z % g.groups, phase = blockIdx.z / g.groups;
     Axis down = vertical(g, phase), right = horizontal(g, phase);
@@ -250,19 +250,30 @@ __device__ inline void correlate(half* shared, const half* x, const half* w, con
     }
 
     // Add the bias, round, and pass through shared memory, so that rows are written in runs. 8 halves more per row put
-    // the 8 rows that a warp writes at once into different banks.
+    // the 8 rows that a warp writes at once into different banks. What an observer sees unrounded goes straight to y.
     constexpr int ROW = Tile::N + 8;
+    y += row * plane;
+    auto at = [&](int oh, int ow, int n) {
+        return ((down.first_out + oh * down.out_step) * g.out_width + right.first_out + ow * right.out_step) * g.batch + n;
+    };
     each_pair<Tile>(d, [&](int r, int c, float one, float other) {
         float b = bias != nullptr && row0 + r < g.rows ? widen(bias[row + r]) : 0.0f;
-        Few<half, 2> pair;
-        store(&pair.at[0], one + b);  // rounds: the result, once the bias is added
-        store(&pair.at[1], other + b);  // rounds: the result, once the bias is added
-        *reinterpret_cast<Few<half, 2>*>(shared + r * ROW + c) = pair;
+        if constexpr (sizeof(R) > sizeof(T)) {
+            for (int q = p0 + c; q < min(p0 + c + 2, positions) && row0 + r < g.rows; q++) {
+                int i = q / g.batch, to = at(i / right.positions, i % right.positions, q % g.batch);
+                store(y + r * plane + to, (q == p0 + c ? one : other) + b);  // rounds: never, R is float
+            }
+        } else {
+            Few<half, 2> pair;
+            store(&pair.at[0], one + b);  // rounds: the result, once the bias is added
+            store(&pair.at[1], other + b);  // rounds: the result, once the bias is added
+            *reinterpret_cast<Few<half, 2>*>(shared + r * ROW + c) = pair;
+        }
     });
+    if constexpr (sizeof(R) > sizeof(T)) return;
     __syncthreads();
     if (p >= positions) return;
-    y += row * plane;
-    y += ((down.first_out + oh * down.out_step) * g.out_width + right.first_out + ow * right.out_step) * g.batch + n;
+    y += at(oh, ow, n);
     for (int r = threadIdx.x / ACROSS; r < Tile::M && row0 + r < g.rows; r += Tile::THREADS / ACROSS)
         *reinterpret_cast<Few<half, WIDTH>*>(y + r * plane) =
             *reinterpret_cast<const Few<half, WIDTH>*>(shared + r * ROW + column);
@@ -293,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(256) arrange(const T* w, T* to, int
 // The sum over p is long and the result small, so mostly only a split of the sum gives work to the whole GPU: then
 // parts (splits, groups, rows, K), in FP32, each take the sum of `length` positions (a multiple of DEPTH; blockIdx.y).
 template <class Tile, int WIDTH>
-__device__ inline void weight_gradient(half* shared, const half* x, const half* dy, half* dw, float* parts, int length,
+__device__ inline void weight_gradient(half* shared, const half* x, const half* dy, R* dw, float* parts, int length,
                                        const Problem& g) {
     int group = blockIdx.z;
     int positions = g.out_height * g.out_width * g.batch, columns = g.channels * g.kernel_h * g.kernel_w;
@@ -368,7 +379,7 @@ typedef Tile<32, 128, 1, 4> Tile32x128;
 typedef Tile<16, 128, 1, 4> Tile16x128;
 typedef Tile<64, 64, 2, 2> Tile64x64;
 
-#define FOR_Y const half* x, const half* w, const half* bias, half* y, float* parts, int length, int ld, PROBLEM
+#define FOR_Y const half* x, const half* w, const half* bias, R* y, float* parts, int length, int ld, PROBLEM
 #define RUN_Y(TILE, WIDTH)                                                                                          \
     DYNAMIC_SHARED(shared);                                                                                         \
     if constexpr (sizeof(T) == 2)                                                                                   \
@@ -387,7 +398,7 @@ extern "C" __global__ void __launch_bounds__(128) correlate_64x64_by_4(FOR_Y) { 
 extern "C" __global__ void __launch_bounds__(128) correlate_16x128_by_1(FOR_Y) { RUN_Y(Tile16x128, 1); }
 extern "C" __global__ void __launch_bounds__(128) correlate_64x64_by_1(FOR_Y) { RUN_Y(Tile64x64, 1); }
 
-#define FOR_DW const half* x, const half* dy, half* dw, float* parts, int length, PROBLEM
+#define FOR_DW const half* x, const half* dy, R* dw, float* parts, int length, PROBLEM
 #define RUN_DW(TILE, WIDTH)                                                                                         \
     DYNAMIC_SHARED(shared);                                                                                         \
     if constexpr (sizeof(T) == 2)                                                                                   \
@@ -411,7 +422,7 @@ extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x64_by_1(FOR
 // to[e] = bias[e / run] + the sum of `splits` arrays of `count` elements, rounded once. A block has 32 elements: each
 // of its warps adds up every so many-th part, and the first adds what they have, always in the same order.
 extern "C" __global__ void __launch_bounds__(256)
-    sum_parts(const float* parts, const T* bias, T* to, int splits, int count, int run) {
+    sum_parts(const float* parts, const T* bias, R* to, int splits, int count, int run) {
     __shared__ float sums[8][32];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, e = blockIdx.x * 32 + lane;
     float sum = 0.0f;

@@ -14,9 +14,10 @@ import numpy as np
 
 from ...autograd import Array
 from ...dtypes import float16
-from ...ops.conv import Conv2d, ConvTranspose2d, Geometry, Pair, batch_first, bias_gradient, grouped
-from ...precision import FP32, gemm
-from . import kernel
+from ...events import here
+from ...ops.conv import Conv2d, ConvTranspose2d, Geometry, Pair, batch_first, bias_gradient, columns, grouped
+from ...precision import FP32, gemm, store
+from . import kernel, multiplied, unrounded
 from .kernels import Kernels
 from .layout import ceil_div, images_last
 from .rows import ints
@@ -56,12 +57,14 @@ def correlate(
     rows = w.shape[1] if transposed else w.shape[0] // g.groups  # of y, per group
     y_shape = (g.groups * rows, *size, n)
     w, bias = xp.ascontiguousarray(w), None if bias is None else xp.ascontiguousarray(bias)
+    matrix = grouped(w, g).swapaxes(1, 2) if transposed else grouped(w, g)
     if pointwise(g, x.shape, size):
-        matrix = grouped(w, g).swapaxes(1, 2) if transposed else grouped(w, g)
         return gemm(matrix, grouped(x, g), None if bias is None else grouped(bias, g)).reshape(y_shape)
     phases = g.stride if transposed else (1, 1)
     numbers, batch = problem(x.shape, g, rows, size, transposed), g.groups * prod(phases)
-    y = xp.empty(y_shape, x.dtype)
+    y = xp.empty(y_shape, unrounded(x.dtype))
+    if here.inside:
+        multiplied(matrix, grouped(x, g) if transposed else columns(xp, x, g))
     positions = prod(ceil_div(s, p) for s, p in zip(size, phases)) * n  # of the first phase, which has most
     width = at_once(n, x, y)
     # each tap belongs to one phase, and a phase has every (stride / gcd(stride, dilation))-th
@@ -81,8 +84,8 @@ def correlate(
     arguments = x, w, bias, y, sums, length, ld, *numbers
     KERNELS.launch(tile.kernel("correlate", width), x.dtype, grid, tile.threads, *arguments, shared=shared)
     if sums is not None:
-        sum_parts(sums, bias, y)
-    return y
+        sum_parts(sums, bias, y, w.dtype)
+    return store(y, like=w)
 
 
 def weight_gradient(xp: Any, x: Array, dy: Array, w: Array, g: Geometry) -> Array:
@@ -92,7 +95,9 @@ def weight_gradient(xp: Any, x: Array, dy: Array, w: Array, g: Geometry) -> Arra
     if pointwise(g, x.shape, tuple(size)):
         return gemm(grouped(dy, g), grouped(x, g).swapaxes(1, 2)).reshape(w.shape)
     width, numbers = at_once(n, x, dy), problem(x.shape, g, rows, tuple(size))
-    dw = xp.empty(w.shape, w.dtype)
+    dw = xp.empty(w.shape, unrounded(w.dtype))
+    if here.inside:
+        multiplied(grouped(dy, g), columns(xp, x, g).swapaxes(1, 2))
     split = ceil_div(positions, SHORTEST)
     tile, length, parts = schedule(width, rows, terms, g.groups, positions, split, processors())
     sums = xp.empty((parts, *w.shape), FP32.storage) if parts > 1 else None
@@ -101,15 +106,15 @@ def weight_gradient(xp: Any, x: Array, dy: Array, w: Array, g: Geometry) -> Arra
     arguments = x, dy, dw, sums, length, *numbers
     KERNELS.launch(tile.kernel("weight_gradient", width), x.dtype, grid, tile.threads, *arguments, shared=shared)
     if sums is not None:
-        sum_parts(sums, None, dw)
-    return dw
+        sum_parts(sums, None, dw, w.dtype)
+    return store(dw, like=w)
 
 
-def sum_parts(parts: Array, bias: Array | None, to: Array) -> None:
+def sum_parts(parts: Array, bias: Array | None, to: Array, storage: np.dtype) -> None:
     """to = bias + the sum of its parts (FP32, along the first axis), rounded once; bias: for the first axis of `to`."""
     warps = min(len(parts), 8)
     numbers = len(parts), to.size, to.size // to.shape[0]
-    KERNELS.launch("sum_parts", to.dtype, ceil_div(to.size, 32), 32 * warps, parts, bias, to, *numbers)
+    KERNELS.launch("sum_parts", storage, ceil_div(to.size, 32), 32 * warps, parts, bias, to, *numbers)
 
 
 class Tile(NamedTuple):

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...backend.gpu import HEADERS, joined, require_one_gpu
+from ...events import here
 
 OPT_IN = 48 * 1024  # bytes of shared memory, of both kinds, beyond which a kernel has to ask for the dynamic ones
 NULL = np.uint64(0)  # a pointer
@@ -98,12 +99,15 @@ class Plan:
 
 
 class Kernels:
-    """The kernels of the .cu file beside a Python file: `KERNELS = Kernels(__file__)`."""
+    """The kernels of the .cu file beside a Python file: `KERNELS = Kernels(__file__)`.
+
+    While an observer listens, they are compiled to leave their results in FP32 (R of common.cuh).
+    """
 
     def __init__(self, python_file: str) -> None:
         self.path = pathlib.Path(python_file).with_suffix(".cu")
-        self._modules: dict[tuple[Any, str], tuple[Any, dict[str, tuple[Argument, ...]]]] = {}
-        self._plans: dict[tuple[Any, str, np.dtype], Plan] = {}
+        self._modules: dict[tuple[Any, str, str], tuple[Any, dict[str, tuple[Argument, ...]]]] = {}
+        self._plans: dict[tuple[Any, str, np.dtype, bool], Plan] = {}
 
     def launch(self, name: str, dtype: np.dtype, grid: Any, block: Any, *args: Any, shared: int = 0) -> None:
         """Run kernel `name`, compiled for storage `dtype`, on `grid` blocks of `block` threads (each int or tuple).
@@ -115,7 +119,8 @@ class Kernels:
         import cupy
 
         require_one_gpu(cupy)
-        plan = self._plans.get((cupy, name, dtype)) or self._plan(cupy, name, dtype)
+        key = cupy, name, dtype, bool(here.inside)
+        plan = self._plans.get(key) or self._plans.setdefault(key, Plan(*self.load(name, dtype)))
         if len(args) != len(plan.arguments):
             raise TypeError(f"{self.path.name}: {name} takes {len(plan.arguments)} arguments, got {len(args)}")
         values = [*args]
@@ -134,20 +139,19 @@ class Kernels:
         grid = grid if isinstance(grid, tuple) else (grid,)
         plan.kernel(grid, block if isinstance(block, tuple) else (block,), tuple(values), shared_mem=shared)
 
-    def _plan(self, cupy: Any, name: str, dtype: np.dtype) -> Plan:
-        plan = self._plans[cupy, name, dtype] = Plan(*self.load(name, dtype))
-        return plan
-
     def load(self, name: str, dtype: np.dtype) -> tuple[Any, tuple[Argument, ...]]:
         """Kernel `name` for storage `dtype`, compiled at its first use, and its arguments. ValueError without it."""
         import cupy
 
         storage = STORAGE[np.dtype(dtype)]
-        if (cupy, storage) not in self._modules:
-            code = source(self.path)
-            module = cupy.RawModule(code=code, options=("-std=c++17", f"-DSTORAGE={storage}"))
-            self._modules[cupy, storage] = module, signatures(code, storage)
-        module, known = self._modules[cupy, storage]
+        result = "float" if here.inside else storage
+        if (cupy, storage, result) not in self._modules:
+            code, options = source(self.path), ("-std=c++17", f"-DSTORAGE={storage}", f"-DRESULT={result}")
+            self._modules[cupy, storage, result] = (
+                cupy.RawModule(code=code, options=options),
+                signatures(code, storage, result),
+            )
+        module, known = self._modules[cupy, storage, result]
         if name not in known:
             raise ValueError(f"{self.path.name}: no kernel {name!r}; it has {', '.join(known)}")
         return module.get_function(name), known[name]

@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) total_loss(const float* pa
 // row; divisor: of a mean, else null.
 extern "C" __global__ void __launch_bounds__(THREADS)
     cross_entropy_backward(const T* x, const long long* t, const bool* kept, const float* dy, int per_row,
-                           const float* divisor, T* dx, const float* w, const float* top, const float* scale,
+                           const float* divisor, R* dx, const float* w, const float* top, const float* scale,
                            const float* weight, float hard, float share, long long rows, int length, int lanes) {
     RowShare mine(rows, length, lanes, aligned16(x) && aligned16(dx));
     if (!mine.there) return;

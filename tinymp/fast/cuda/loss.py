@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...autograd import Array
+from ...ops.base import made, summed
 from ...ops.loss import CrossEntropy, class_axis, total
-from ...precision import FP32
+from ...precision import FP32, store
 from . import checks, kernel
 from .kernels import Kernels
 from .layout import THREADS, ceil_div, compact, matching
@@ -45,6 +46,7 @@ def cross_entropy_forward(
     bad = checks.flag(message, ValueError(f"{message} (seen on the GPU in an earlier call)"))
     rows = target, factors, ignore_index, bad, t, kept, w_t, losses, partial, top, scale, weights
     plan.launch(KERNELS, "cross_entropy_forward", dense, *rows, op.hard, op.share, label_smoothing)
+    summed(x, op.axis)
     divisor = xp.empty((), FP32.storage) if reduction == "mean" else None
     op.save(x, t, w, kept, statistics=(w_t, top, scale, divisor))
     if losses is not None:
@@ -60,9 +62,9 @@ def cross_entropy_backward(op: CrossEntropy, dy: Array) -> Any:
     x = compact(xp, input)
     if (plan := along(x, op.axis)) is None:
         return NotImplemented
-    dx, each, like = xp.empty_like(x), op.reduction == "none", reduced(xp, x, op.axis, bool)
+    dx, each, like = made(x), op.reduction == "none", reduced(xp, x, op.axis, bool)
     t, kept, w, top, scale = (matching(xp, a, like) for a in (t, kept, w, top, scale))  # saved by either forward
     dy = matching(xp, xp.expand_dims(dy, op.axis), like) if each else dy
     rows = t, kept, dy, each, divisor, dx, w, top, scale, vector(xp, weight)
     plan.launch(KERNELS, "cross_entropy_backward", x, *rows, op.hard, op.share)
-    return dx, None, None
+    return store(dx, like=x), None, None

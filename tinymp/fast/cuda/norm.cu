@@ -202,7 +202,7 @@ struct Running {
 };
 
 template <int V>
-__device__ inline void batch_norm_forward_of(const T* x, const float* w, const float* b, T* y, const float* work,
+__device__ inline void batch_norm_forward_of(const T* x, const float* w, const float* b, R* y, const float* work,
                                              float* mean, float* var, float* rstd, const Running& running, float eps,
                                              const Layout& layout, float* scratch) {
     Share<V> share(layout, aligned16(x) && aligned16(y));
@@ -244,7 +244,7 @@ __device__ inline void batch_norm_sums_of(const T* x, const T* dy, const float* 
 
 template <int V>
 __device__ inline void batch_norm_backward_of(const T* x, const T* dy, const float* w, const float* mean,
-                                              const float* rstd, T* dx, float* dw, float* db, const float* work,
+                                              const float* rstd, R* dx, float* dw, float* db, const float* work,
                                               const Layout& layout, float* scratch) {
     Share<V> share(layout, aligned16(x) && aligned16(dy) && aligned16(dx));
     float center[V], r[V], scale[V], along[V], constant[V];
@@ -292,7 +292,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_moments_columns
 // y = (x - mean) rstd w + b with the mean and variance of each channel (C,), which it also writes (var may be null) and
 // puts into the running statistics.
 #define FOR_Y                                                                                                       \
-    const T *x, const float *w, const float *b, T *y, const float *work, float *mean, float *var, float *rstd,      \
+    const T *x, const float *w, const float *b, R *y, const float *work, float *mean, float *var, float *rstd,      \
         float *running_mean, float *running_var, long long *count, const float *momentum_at, float momentum,        \
         float eps, LAYOUT
 #define RUN_Y(V)                                                                                                    \
@@ -309,7 +309,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_sums_columns(FO
 
 // db = sum dy, dw = sum dy xhat, dx = w rstd (dy - db / n - xhat dw / n). dx, dw, db may be null.
 #define FOR_DX                                                                                                      \
-    const T *x, const T *dy, const float *w, const float *mean, const float *rstd, T *dx, float *dw, float *db,     \
+    const T *x, const T *dy, const float *w, const float *mean, const float *rstd, R *dx, float *dw, float *db,     \
         const float *work, LAYOUT
 #define RUN_DX(V) RUN(batch_norm_backward_of, Sums, V, x, dy, w, mean, rstd, dx, dw, db, work)
 extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_backward(FOR_DX) { RUN_DX(1); }
@@ -331,7 +331,7 @@ __device__ inline Values<PACK> along_row(const float* v, const Line& line, float
 
 // y = (x - mean) rstd w + b with the mean and rstd of each row, which it also writes.
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_forward(
-    const T* x, const float* w, const float* b, T* y, float* mean, float* rstd, float eps, long long rows, int length,
+    const T* x, const float* w, const float* b, R* y, float* mean, float* rstd, float eps, long long rows, int length,
     int lanes) {
     __shared__ float scratch[FLOATS<Moments<1>> * THREADS];
     RowShare share(rows, length, lanes, aligned16(x) && aligned16(y));
@@ -350,7 +350,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_forward(
 
 // dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = w dy and the means over the row.
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward(
-    const T* x, const T* dy, const float* w, const float* mean, const float* rstd, T* dx, long long rows, int length,
+    const T* x, const T* dy, const float* w, const float* mean, const float* rstd, R* dx, long long rows, int length,
     int lanes) {
     __shared__ float scratch[FLOATS<Sums<1>> * THREADS];
     RowShare share(rows, length, lanes, aligned16(x) && aligned16(dy) && aligned16(dx));

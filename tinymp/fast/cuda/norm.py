@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ...autograd import Array
-from ...ops.norm import BatchNorm, LayerNorm, Running
+from ...ops.base import made, summed
+from ...ops.norm import BatchNorm, LayerNorm, Running, all_but_channel, of_argument
 from ...precision import FP32, store
 from . import kernel
 from .kernels import Kernels
@@ -25,17 +26,18 @@ def batch_norm_forward(
     xp, dense = op.xp, compact(op.xp, x)
     if (plan := over_channels(dense)) is None:
         return NotImplemented
-    y = xp.empty_like(dense)
+    y = made(dense)
     mean, rstd = (xp.empty((1, x.shape[1], *[1] * (x.ndim - 2)), FP32.storage) for _ in range(2))
     moved = running_arguments(running)
     var = xp.empty_like(mean) if moved is None else None  # only `update` needs it
     work = plan.sums(KERNELS, xp, "batch_norm_moments", dense)
     given = vector(xp, w), vector(xp, b)
     plan.launch(KERNELS, "batch_norm_forward", dense, *given, y, work, mean, var, rstd, *(moved or NOT_MOVED), eps)
+    summed(x, all_but_channel(x))
     if moved is None:
         running.update(mean, var, x.size // x.shape[1])
     op.save(x, w, statistics=(mean, rstd))
-    return y
+    return store(y, like=x)
 
 
 def running_arguments(running: Running) -> tuple | None:
@@ -55,11 +57,12 @@ def batch_norm_backward(op: BatchNorm, dy: Array) -> tuple:
     if (plan := over_channels(x)) is None:
         return NotImplemented
     dy, mean = matching(xp, dy, x), vector(xp, mean)
-    dx = xp.empty_like(x) if like_x else None
+    dx = made(x) if like_x else None
     dw, db = (xp.empty(like.shape, FP32.storage) if like else None for like in (like_w, like_b))
     work = plan.sums(KERNELS, xp, "batch_norm_sums", x, dy, mean)
     plan.launch(KERNELS, "batch_norm_backward", x, dy, vector(xp, w), mean, vector(xp, rstd), dx, dw, db, work)
-    return dx, like_w and store(dw, like=like_w), like_b and store(db, like=like_b)
+    summed(dy, all_but_channel(x))
+    return of_argument(dx, like_x), of_argument(dw, like_w), of_argument(db, like_b)
 
 
 @kernel(LayerNorm.forward)
@@ -67,11 +70,12 @@ def layer_norm_forward(op: LayerNorm, x: Array, w: Array | None, b: Array | None
     if (rows := over_last(x, axes)) is None:
         return NotImplemented
     xp, dense = op.xp, op.xp.ascontiguousarray(x)
-    y = xp.empty_like(dense)
+    y = made(dense)
     mean, rstd = (xp.empty((*x.shape[: axes[0]], *[1] * len(axes)), FP32.storage) for _ in range(2))
     rows.launch(KERNELS, "layer_norm_forward", dense, vector(xp, w), vector(xp, b), y, mean, rstd, eps)
+    summed(x, axes)
     op.save(x, w, statistics=(mean, rstd))
-    return y
+    return store(y, like=x)
 
 
 @kernel(LayerNorm.backward)
@@ -82,13 +86,15 @@ def layer_norm_backward(op: LayerNorm, dy: Array) -> Any:
     if rows is None or plan is None:
         return NotImplemented
     x, dy, mean, rstd = (xp.ascontiguousarray(a) for a in (x, dy, *op.statistics))
-    dx = xp.empty_like(x) if like_x else None
+    dx = made(x) if like_x else None
     if like_x:
         rows.launch(KERNELS, "layer_norm_backward", x, dy, vector(xp, w), mean, rstd, dx)
+        summed(dy, op.axes)
     dw, db = (xp.empty(like.shape, FP32.storage) if like else None for like in (like_w, like_b))
     if like_w or like_b:
         work, lanes = plan.room(xp, x), 4  # few columns per block: most of its threads run along the parts
         plan.launch(KERNELS, "layer_norm_sums", x, dy, mean, rstd, work)
         arguments = (work, dw, db, rows.length, lanes, plan.parts)
         KERNELS.launch("layer_norm_totals", x.dtype, ceil_div(rows.length, lanes * pack), THREADS, *arguments)
-    return dx, like_w and store(dw, like=like_w), like_b and store(db, like=like_b)
+        summed(dy, op.outer(x))
+    return of_argument(dx, like_x), of_argument(dw, like_w), of_argument(db, like_b)

@@ -27,7 +27,7 @@ from ... import backend
 from ...autograd import Array
 from ...backend import gpu
 from ...dtypes import float16, float32, float64
-from ...events import here
+from ...events import Update, during, here
 from ...fast_path import fast_path
 from ...optim.more.rules import Adagrad
 from ...optim.optimizer import Optimizer
@@ -191,9 +191,12 @@ def rule_of(name: str) -> Rule:
 
 @fast_path(Optimizer.apply)
 def apply(optimizer: Optimizer, ready: Ready, skip: Any) -> Any:
-    """skip may be a boolean array of one element: then the GPU decides, and the result is a PendingResult."""
+    """skip may be a boolean array of one element: then the GPU decides, and the result is a PendingResult. While an
+    observer listens, which hears of updates that are made, the host looks first.
+    """
     pending = not isinstance(skip, bool)
-    left = ready if here.inside or skip is True else _step(optimizer, ready, skip)
+    known = bool(backend.to_cpu(skip).any()) if pending and here.inside else skip
+    left = ready if known is True else _step(optimizer, ready, known)
     if not pending:
         return optimizer.apply(left, skip) if left else StepResult.APPLIED
     if left and not backend.to_cpu(skip).any():
@@ -215,12 +218,17 @@ def _step(optimizer: Optimizer, ready: Ready, skip: Any) -> Ready:
             for name in ("step", "since"):
                 if name in state and not hasattr(state[name], "dtype"):  # counted on the host so far
                     state[name] = _count(state[name])
+        masters = [p.master if p.master.dtype == float32 else None for p in params]
+        copies = [p.array if p.dtype == float16 else None for p in params]
+        if here.inside:  # new weights, which `write` stores in front of the observer
+            # rounds: never, to FP32
+            masters, copies = [p.master.astype(float32.name) for p in params], [None] * len(params)
         late = rule.kernel == "sgd"  # its momentum may begin at any time
         names = [name if late or name in optimizer.initial(group) else "" for name in rule.states] + ["since"] * late
         lists: list[Any] = [
             _placed([p.grad_array for p in params]),
-            [p.master if p.master.dtype == float32 else None for p in params],
-            [p.array if p.dtype == float16 else None for p in params],
+            masters,
+            copies,
             *[[state.get(name) for state in states] for name in ("step", *names)],
         ]
         lists += [[None] * len(params)] * (7 - len(lists))
@@ -234,8 +242,11 @@ def _step(optimizer: Optimizer, ready: Ready, skip: Any) -> Ready:
             table.launch(rule.kernel, constants, skipped, number(scale), int(group["maximize"]), random)
             if random is not None:
                 philox.advance()
-        for p in params:
-            p.bump_version()
+        for p, new in zip(params, masters):
+            if here.inside:
+                during(Update(optimizer, p), p.write, new)
+            else:
+                p.bump_version()
     return left
 
 
@@ -244,6 +255,7 @@ def _alike(optimizer: Any, ready: Ready, left: Ready) -> Iterator[tuple[dict, st
     found: dict[tuple, tuple] = {}
     for group, p in ready:
         ours = p.dtype in (float16, float32) and p.policy.state != float16 and not hasattr(p.grad_array, "rows")
+        ours = ours and (p.policy.rounding == "nearest" or not here.inside)
         if type(optimizer).update not in RULES or not ours:
             left.append((group, p))
             continue

@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
 
 // dx = the sum of dy over the windows whose maximum is at that place.
 extern "C" __global__ void __launch_bounds__(256, 4)
-    max_pool2d_backward(const T* dy, const unsigned char* index, T* dx, WINDOWS) {
+    max_pool2d_backward(const T* dy, const unsigned char* index, R* dx, WINDOWS) {
     Windows rows = ROWS, columns = COLUMNS;
     bool wide = aligned16(dy) && aligned16(dx) && aligned16(index);
     each_place(wide, planes, rows.size, columns.size, images, [=](auto width, int plane, int h, int w, int i) {

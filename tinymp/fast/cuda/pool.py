@@ -7,7 +7,8 @@ from typing import Any
 from ...autograd import Array
 from ...ops.conv import Geometry, batch_first
 from ...ops.pool import MaxPool2d, index_dtype
-from . import kernel
+from ...precision import store
+from . import kernel, unrounded
 from .kernels import Kernels
 from .layout import blocks, images_last
 
@@ -33,9 +34,9 @@ def max_pool2d_backward(op: MaxPool2d, dy: Array, _: None = None) -> Array:
         return NotImplemented
     index, dy = op.xp.ascontiguousarray(op.saved[0]), images_last(op.xp, dy)
     n, c, h, w = op.shape
-    dx = op.xp.empty((c, h, w, n), dy.dtype)
+    dx = op.xp.empty((c, h, w, n), unrounded(dy.dtype))
     _launch("max_pool2d_backward", dx, (dy, index, dx), *_windows(op.geometry, op.shape))
-    return batch_first(dx)
+    return batch_first(store(dx, like=dy))
 
 
 def _fits(shape: tuple, g: Geometry) -> bool:
@@ -55,8 +56,9 @@ def _windows(g: Geometry, shape: tuple) -> tuple[int, ...]:
 def _launch(kernel: str, out: Array, arrays: tuple, *numbers: Any) -> None:
     """Run a kernel with a thread for every 16 bytes of `out` (C, H, W, N), or for every element of it."""
     planes, rows, columns, images = out.shape
-    pack = 16 // out.itemsize
+    dtype = arrays[0].dtype
+    pack = 16 // dtype.itemsize
     threads = columns * (images // pack if images % pack == 0 else images)
     block = min(256, -(-threads // 32) * 32)
     grid = blocks(threads, block), min(planes * rows, 65535)
-    KERNELS.launch(kernel, out.dtype, grid, block, *arrays, planes, images, *numbers)
+    KERNELS.launch(kernel, dtype, grid, block, *arrays, planes, images, *numbers)

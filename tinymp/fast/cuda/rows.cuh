@@ -34,15 +34,19 @@ __device__ inline Pack read(const T* x, const Line& line, bool wide) {
     return pack;
 }
 
-// Our part of a line of y becomes value(k), rounded.
-template <class F>
-__device__ inline void write(T* y, const Line& line, bool wide, F value) {
-    Pack pack;
-    each(line, [&](int k) { store(&pack.at[k], value(k)); });  // rounds: the result of a norm or softmax kernel
-    if (wide && line.whole())
-        pack.store_to(y + line.at);
-    else
-        each(line, [&](int k) { y[line.at + k] = pack.at[k]; });
+// Our part of a line of y becomes value(k), rounded where E (which is R) is half.
+template <class E, class F>
+__device__ inline void write(E* y, const Line& line, bool wide, F value) {
+    if constexpr (sizeof(E) > sizeof(T)) {
+        each(line, [&](int k) { y[line.at + k] = value(k); });
+    } else {
+        PackOf<E> pack;
+        each(line, [&](int k) { store(&pack.at[k], value(k)); });  // rounds: the result of a norm or loss kernel
+        if (wide && line.whole())
+            pack.store_to(y + line.at);
+        else
+            each(line, [&](int k) { y[line.at + k] = pack.at[k]; });
+    }
 }
 
 // The lines that one thread visits of a matrix in memory: of rows row, row + row_step, ... < rows, which lie `pitch`
