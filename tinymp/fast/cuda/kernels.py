@@ -11,6 +11,7 @@ are normal ones in FP32, and stay.
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import re
 from typing import Any, NamedTuple
@@ -64,6 +65,7 @@ def source(path: pathlib.Path) -> str:
     return _INCLUDE.sub("", joined([*HEADERS, *included, path]))
 
 
+@functools.cache
 def signatures(code: str, storage: str, result: str | None = None) -> dict[str, tuple[Argument, ...]]:
     """The kernels in `code` and their arguments, read from their declarations, where `#define`d lists are expanded."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", code, flags=re.S).replace("\\\n", " ")
