@@ -10,7 +10,6 @@ import sys
 import pytest
 
 import tinymp as mp
-from tinymp.audit import pictures
 from tinymp.events import here
 from tinymp.lab import cli
 from tinymp.lab.cli import main
@@ -136,7 +135,7 @@ for step in range(99):
 
 
 def test_stop_at_first(script, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(pictures, "_image", lambda figure: "data:")  # to make an SVG takes a second
+    monkeypatch.setattr(sys.modules[mp.audit.Audit.__module__], "pictures", lambda audit: {})  # they take a second
     script.write_text(DIVERGES)
     with pytest.raises(FloatingPointError, match=r"audit: \w+ .*\(own.py:\d+\) made the first infinity"):
         main(["audit", "--stop-at-first", "inf", str(script)])
