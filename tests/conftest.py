@@ -164,6 +164,14 @@ def gpu(request):
 
 
 @pytest.fixture
+def once(monkeypatch):
+    """The stand-in runs each kernel once, and finds no races: for programs of kernels that have tests of their own."""
+    from cuda_on_cpu.compile import Launching
+
+    monkeypatch.setattr(Launching, "run_twice", Launching.run_once)
+
+
+@pytest.fixture
 def fast_cuda(gpu):
     """A GPU with the fast paths of CUDA, which are off unless a program enables them."""
     import tinymp as mp

@@ -17,21 +17,19 @@ from tinymp import nn, ops
 
 
 @pytest.fixture
-def _stand_in(request, monkeypatch):
+def _stand_in(request, once):
     if request.config.getoption("--backend") != "cpu":
         pytest.skip("the benchmark chooses its device itself")
     import cuda_on_cpu
 
     if why := cuda_on_cpu.problem():
         pytest.skip(f"CUDA kernels cannot run on this CPU: {why}")
-    once = cuda_on_cpu.compile.Launching.run_once  # races are the business of tests/fast
-    monkeypatch.setattr(cuda_on_cpu.compile.Launching, "run_twice", once)
 
 
 def measured(section, fast=True, networks=("CNN", "LSTM", "DCGAN")):
     """The report of a section, with tiny sizes."""
     report, every = Report(), gpu.workloads(tiny=True)
-    some = mock.patch.object(gpu, "workloads", lambda tiny: {name: every[name] for name in networks})
+    some = mock.patch.object(gpu, "workloads", return_value={name: every[name] for name in networks})
     with some, device("cuda-on-cpu", fast):
         gpu.SECTIONS[section](timing.Bench(report, True, False, 60))
     return report

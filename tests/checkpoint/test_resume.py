@@ -107,11 +107,11 @@ def same(a, b):
         (policy, optimizer)
         for i, policy in enumerate(mp.POLICIES)
         for j, optimizer in enumerate(OPTIMIZERS)
-        if "FP8" not in policy or (i + j) % 3 == 0
+        if (i + j) % (3 if "FP8" in policy else 2) == 0
     ],
 )
 def test_every_policy_optimizer_scaler_and_loader(policy, optimizer, tmp_path):
-    """And nearly every two of them together, in one case or another: FP8, which is slow, with two rules."""
+    """Each with several of the others: a policy with three rules, FP8, which is slow, with two."""
     p, o = list(mp.POLICIES).index(policy), list(OPTIMIZERS).index(optimizer)
     scaler, loader = list(SCALERS)[(p + o) % len(SCALERS)], list(LOADERS)[(p + o + 3 * (p // 2)) % len(LOADERS)]
     case = mp.POLICIES[policy], optimizer, scaler, loader

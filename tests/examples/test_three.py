@@ -67,7 +67,7 @@ def test_reads_in_two_screens(name):
 
 
 @pytest.mark.parametrize("name", THREE)
-def test_on_a_gpu(name, gpu, small, undrawn, tmp_path, monkeypatch, capsys):
+def test_on_a_gpu(name, gpu, once, small, undrawn, tmp_path, monkeypatch, capsys):
     """The GPU is the default where one works; the first losses are the CPU's up to rounding."""
     monkeypatch.setattr(dcgan, "DRAWN", 100)
     options = ["--steps", "1", "--loss-scale", "128", "--out", str(tmp_path)]

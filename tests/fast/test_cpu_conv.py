@@ -105,8 +105,7 @@ def test_memory_order_of_the_input_does_not_matter():
     np.testing.assert_array_equal(ops.conv2d(mp.tensor(x), w).numpy(), ops.conv2d(chwn, w).numpy())
 
 
-@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=lambda p: p.name)
-@pytest.mark.parametrize("program", [four_programs.mnist, four_programs.dcgan], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(("program", "policy"), [(four_programs.mnist, mp.FP32), (four_programs.dcgan, mp.MIXED)])
 def test_every_convolution_of_a_training_is_within_the_bound(monkeypatch, program, policy):
     """Each runs once more by its definition, and in float64 on absolute values for the size of its terms."""
     seen = []

@@ -17,7 +17,7 @@ from tinymp.backend import gpu
 from tinymp.fast.cuda import checks, cublas, recording
 from tinymp.parallel.nccl import NCCLGroup
 
-pytestmark = pytest.mark.usefixtures("gpu")
+pytestmark = pytest.mark.usefixtures("gpu", "once")
 
 
 @pytest.fixture(autouse=True)

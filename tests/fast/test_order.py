@@ -19,7 +19,7 @@ from tinymp.fast.cuda import recording, tables
 from tinymp.fast.cuda.capture import Captured
 from tinymp.parallel import nccl
 
-pytestmark = [pytest.mark.usefixtures("gpu"), pytest.mark.cpu]
+pytestmark = [pytest.mark.usefixtures("gpu", "once"), pytest.mark.cpu]
 ORDERS = [None, 0, 1, 2]  # as late as can be, and at random
 
 

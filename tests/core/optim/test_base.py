@@ -9,7 +9,7 @@ from oracle import randn
 from tinymp import nn, optim
 from tinymp.optim import base
 
-pytestmark = pytest.mark.usefixtures("gpu")
+pytestmark = pytest.mark.usefixtures("gpu", "once")
 RULES = [
     lambda p: optim.SGD(p, lr=0.1),
     lambda p: optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, maximize=True),
@@ -43,8 +43,11 @@ def trained(make, policy, steps=3):
     return [p.array.get() for p in optimizer.parameters()] + [p.master.get() for p in optimizer.parameters()] + states
 
 
-@pytest.mark.parametrize("make", RULES)
-@pytest.mark.parametrize("policy", [mp.MIXED, mp.FP32, mp.NO_MASTER], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    ("make", "policy"),
+    [(make, mp.MIXED) for make in RULES]
+    + [(make, policy) for make in RULES[1:3] for policy in (mp.FP32, mp.NO_MASTER)],
+)
 def test_together_and_one_by_one_have_the_same_bits(make, policy, monkeypatch):
     before = len(launches() or ())
     together = trained(make, policy)
