@@ -31,17 +31,17 @@ def fake_cupy(count=1, error=None, work=None):
             raise CUDARuntimeError(error)
         return count
 
-    def arange(n):
+    def full(*args):
         if work is not None:
             raise work
-        return np.arange(n)
+        return np.full(*args)
 
     cupy = types.ModuleType("cupy")
     runtime = types.SimpleNamespace(
         CUDARuntimeError=CUDARuntimeError, getDeviceCount=device_count, runtimeGetVersion=lambda: 13010
     )
     cupy.cuda = types.SimpleNamespace(runtime=runtime)
-    cupy.arange, cupy.ndarray, cupy.asarray = arange, np.ma.MaskedArray, np.asarray
+    cupy.full, cupy.ndarray, cupy.asarray = full, np.ma.MaskedArray, np.asarray
     return cupy
 
 
