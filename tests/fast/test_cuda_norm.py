@@ -51,7 +51,7 @@ def lengths(x):
 
 
 @pytest.mark.parametrize("shape", IMAGES)
-@pytest.mark.parametrize("chwn", [False, True])
+@pytest.mark.parametrize(("split", "chwn"), [("whole", False), ("split", False), ("split", True)], indirect=["split"])
 def test_batch_norm_of_images(gpu, split, shape, chwn):
     x, w, b = 1 + 2 * randn(*shape), *affine(shape[1])
     kernels = {"batch_norm_forward", "batch_norm_backward"}

@@ -55,7 +55,7 @@ FACTORS = [1.0, 1.0, 300.0, 1.0, 1.0, 1.0, 1.0, 1000.0, 1.0, 1.0]  # large ones 
 
 
 @pytest.mark.parametrize(("scaler", "clip"), [*((scaler, 0.5) for scaler in SCALERS), ("dynamic", None)])
-def test_it_decides_as_on_the_cpu(scaler, clip):
+def test_it_decides_as_on_the_cpu(once, scaler, clip):
     results, states, scalers = [], [], []
     for device in ("cpu", "gpu"):
         scalers.append(SCALERS[scaler]())
@@ -78,7 +78,7 @@ def test_it_decides_as_on_the_cpu(scaler, clip):
     [(rule, "dynamic") for rule in (optim.SGD, optim.Adagrad, optim.AdamW)]
     + [(optim.Adam, scaler) for scaler in ("none", "static", "dynamic")],
 )
-def test_a_step_never_waits_for_the_device(rule, scaler):
+def test_a_step_never_waits_for_the_device(once, rule, scaler):
     scaling = SCALERS[scaler]()
     step, _, _ = job("gpu", scaling, rule)
     step(1.0, 0.5)

@@ -431,7 +431,6 @@ def test_waited_is_the_time_that_the_loop_waited_for_batches(ahead, monkeypatch)
 # ------------------------------------------------------------------------------------------------------------ collate
 
 Pair = namedtuple("Pair", "x y")
-A = np.zeros((2, 3))
 
 
 def test_default_collate_keeps_structure_and_dtypes():
@@ -450,26 +449,6 @@ def test_default_collate_keeps_structure_and_dtypes():
     assert default_collate([mp.tensor([1.0]), mp.tensor([2.0])]).tolist() == [[1.0], [2.0]]
 
 
-@pytest.mark.parametrize(
-    ("items", "error", "match"),
-    [
-        ([A, A, A.T], ValueError, r"items of one shape .*\(2, 3\) at item 0 and \(3, 2\) at item 2"),
-        ([(A, {"a": A}), (A, {"a": A.T})], ValueError, r"items\[1\]\['a'\] of one shape"),
-        ([np.float32(1), np.array(1.0, np.float64)], TypeError, "one type .* float32 at item 0 and ndarray at item 1"),
-        ([np.zeros(1, np.float32), np.zeros(1)], TypeError, "one dtype .* float32 at item 0 and float64 at item 1"),
-        ([1, 2.5], TypeError, "one type .* int at item 0 and float at item 1"),
-        ([(1, 2), (1,)], ValueError, "one length"),
-        ([{"a": 1}, {"b": 1}], ValueError, r"one set of keys .*\['a'\] at item 0 and \['b'\] at item 1"),
-        ([(1, None)], TypeError, r"expected items\[1\] to be arrays.* got NoneType at item 0.*collate_fn"),
-        ([mp.tensor([1.0], requires_grad=True)], ValueError, "requires a gradient"),
-        ([], ValueError, "at least one item"),
-    ],
-)
-def test_default_collate_refuses(items, error, match):
-    with pytest.raises(error, match=match):
-        default_collate(items)
-
-
 @pytest.mark.parametrize("num_workers", [0, 3])
 @BOTH
 def test_a_shape_that_differs_is_named_by_its_number_in_the_dataset(prefetch, num_workers):
@@ -479,32 +458,6 @@ def test_a_shape_that_differs_is_named_by_its_number_in_the_dataset(prefetch, nu
 
 
 # ------------------------------------------------------------------------------------------------------------ refusals
-
-
-@pytest.mark.parametrize(
-    ("how", "error", "match"),
-    [
-        ({"batch_size": 0}, ValueError, "`batch_size` to be at least 1, got 0"),
-        ({"batch_size": 2.0}, TypeError, "`batch_size` to be an integer"),
-        ({"batch_size": True}, TypeError, "`batch_size` to be an integer"),
-        ({"batch_size": None}, TypeError, "`batch_size` to be an integer"),
-        ({"prefetch": -1}, ValueError, "`prefetch` to be at least 0"),
-        ({"num_workers": -1}, ValueError, "`num_workers` to be at least 0, got -1"),
-        ({"num_workers": None}, TypeError, "`num_workers` to be an integer, got None"),
-        ({"pin_memory": True}, TypeError, "argument .pin_memory."),
-        ({"timeout": 3}, TypeError, "timeout"),
-        ({"shuffle": [1, 2]}, TypeError, "`shuffle` to be True or False"),
-        ({"shuffle": True, "sampler": [1]}, ValueError, "shuffle or sampler, got both"),
-        ({"sampler": (i for i in Y)}, TypeError, "`sampler` to be an iterable with a length, got generator"),
-        ({"collate_fn": 3}, TypeError, "`collate_fn` to be a function, got int"),
-        ({"seed": 1, "generator": np.random.default_rng(1)}, ValueError, "got both"),
-        ({"generator": 3}, TypeError, "`generator` to be a numpy.random.Generator, got int"),
-        ({"seed": "3"}, ValueError, "`seed` to be a non-negative integer"),
-    ],
-)
-def test_refused_arguments(how, error, match):
-    with pytest.raises(error, match=match):
-        DataLoader(Rows(), **how)
 
 
 def test_a_dataset_needs_a_length_and_items():
