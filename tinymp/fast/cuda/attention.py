@@ -46,7 +46,7 @@ def attention_backward(op: Attention, dy: Array) -> Any:
     launch("attention_queries", op, q, read, dy, z, total, delta, dq)
     launch("attention_keys", op, k, read, dy, z, total, delta, dk, dv)
     multiplied(q, k.swapaxes(-1, -2))
-    multiplied(*like_leading(q, dy), v.swapaxes(-1, -2))
+    multiplied(like_leading(q, dy)[0], v.swapaxes(-1, -2))
     return (*[store(x, like=q) for x in like_leading(q, dq, dk, dv)], None, None)
 
 
