@@ -66,8 +66,7 @@ class Gpu(Device):
     def first_use(self) -> None:
         """Take the GPU into use. RuntimeError that says why there is none, and what to do."""
         if self.array_type is None:
-            why = self.problem()
-            if why is not None:
+            if (why := self.problem()) is not None:
                 raise RuntimeError(f"device 'gpu' does not work here: {why}")
             import cupy
 
@@ -84,8 +83,7 @@ class Gpu(Device):
 
     def info(self) -> dict[str, str]:
         """The GPU and the versions of its libraries, for `mp.info()`; without a GPU, the reason."""
-        why = self.problem()
-        if why is not None:
+        if (why := self.problem()) is not None:
             return {"GPU": f"none: {why}"}
         import cupy
         from cupy_backends.cuda.libs import cublas
@@ -135,8 +133,7 @@ class Gpu(Device):
             c = self.xp.empty((*lead, a.shape[-2], b.shape[-1]), final if bias is None else wide)
         else:
             c = self.xp.ascontiguousarray(acc)
-        compute = TF32 if tf32 else COMPUTE[storage]
-        multiply(self.xp, a, b, c, compute, add=acc is not None)  # rounds: `gemm`: cuBLAS
+        multiply(self.xp, a, b, c, TF32 if tf32 else COMPUTE[storage], add=acc is not None)  # rounds: `gemm`: cuBLAS
         if bias is not None:
             out = c if final == c.dtype else self.xp.empty(c.shape, final)
             # rounds: `gemm`: FP32 sums with their bias
@@ -304,8 +301,8 @@ def run_kernel(xp: Any, name: str, storage: np.dtype, result: np.dtype, blocks: 
     are. RuntimeError on another GPU than before.
     """
     require_one_gpu(xp)
-    values = tuple([_AS_C[type(x)](x) if type(x) in _AS_C else x for x in args])
-    _kernel(xp, name, storage, result)((blocks,), (threads,), values)
+    as_c = tuple([_AS_C[type(x)](x) if type(x) in _AS_C else x for x in args])
+    _kernel(xp, name, storage, result)((blocks,), (threads,), as_c)
 
 
 def run_over(xp: Any, name: str, storage: np.dtype, rows: Iterable[tuple[int, int, int, int, int]]) -> None:
