@@ -277,6 +277,13 @@ class Array(meta.MetaArray):
         self.walk.foreign("all", (self,), meta.empty((), "bool"))
         return np.True_
 
+    def min(self, axis: Any = None, **options: Any) -> Any:
+        """A minimum of all values asks whether a mask holds everywhere (`Device.every`)."""
+        if axis is not None:
+            return super().min(axis, **options)
+        self.walk.foreign("min", (self,), meta.empty((), self.dtype))
+        return self.dtype.type(1)
+
     def get(self) -> np.ndarray:
         return np.zeros(self.shape, self.dtype)
 

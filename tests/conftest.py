@@ -164,11 +164,12 @@ def gpu(request):
 
 
 @pytest.fixture
-def once(monkeypatch):
-    """The stand-in runs each kernel once, and finds no races: for programs of kernels that have tests of their own."""
-    from cuda_on_cpu.compile import Launching
+def once():
+    """The stand-in runs each kernel once: for programs of kernels that have tests of their own."""
+    from cuda_on_cpu import compile
 
-    monkeypatch.setattr(Launching, "run_twice", Launching.run_once)
+    with compile.once():
+        yield
 
 
 @pytest.fixture

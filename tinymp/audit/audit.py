@@ -99,7 +99,7 @@ class Audit:
         own += [self.scale, self.bytes, self.products, self.shadow, self.formats, self.accumulators, self._trace]
         self._listener = Listener([*[i for i in own if i is not None], *instruments], every)
         self._part = f"one step in {every:,}" if every > 1 else ""
-        self._beside_fast = False  # fast paths of CUDA were enabled
+        self._fast = False  # fast paths of CUDA were enabled
 
     def __enter__(self) -> Audit:
         if self._trace is not None:
@@ -109,7 +109,7 @@ class Audit:
                 rename(error, "audit")
                 raise
         self._listener.__enter__()
-        self._beside_fast |= _fast_on_gpu()
+        self._fast |= _fast_on_gpu()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
@@ -117,7 +117,7 @@ class Audit:
             if isinstance(error, Exception):
                 self.crash.keep(f"it ended with {type(error).__name__}: {error}")
         finally:
-            self._beside_fast |= _fast_on_gpu()
+            self._fast |= _fast_on_gpu()
             self._listener.__exit__(kind, error, trace)
             if self._trace is not None:
                 self._trace.close("" if kind is None else kind.__name__)
@@ -141,7 +141,7 @@ class Audit:
         content = {
             "environment": dict(info()),
             "policy": "; ".join(map(str, self._listener.policies.values())),
-            "summary": {"iterations": self._listener.iterations, "part": self._part, "fast": self._beside_fast},
+            "summary": {"iterations": self._listener.iterations, "part": self._part, "fast": self._fast},
             **found._asdict(),
             "ledger": [row.as_dict() for row in self.ledger],
             "crash": self.crash.as_dict(),

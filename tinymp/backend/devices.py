@@ -203,12 +203,16 @@ class Device:
 
         A device that answers late notes it and raises it later, and does not know the value.
         """
-        if good.size and not good.view(np.uint8).min():  # CuPy has this minimum compiled, and would compile all()
+        if not self.every(good):
             where = tuple(int(i) for i in self.xp.argwhere(~good)[0])
             at = f" at index {where[0] if len(where) == 1 else where}" if where else ""
             seen: Any = None if values is None else values[where]
             got = seen.tolist() if getattr(seen, "ndim", 0) else seen
             raise error(message if values is None else f"{message}, got {got}{at}")
+
+    def every(self, mask: Array) -> bool:
+        """True if all of a boolean array holds."""
+        return not mask.size or bool(mask.view(np.uint8).min())  # CuPy has this minimum compiled, and no all()
 
     @replaceable
     def isfinite(self, x: Array) -> bool:

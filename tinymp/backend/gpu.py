@@ -301,8 +301,8 @@ def run_kernel(xp: Any, name: str, storage: np.dtype, result: np.dtype, blocks: 
     are. RuntimeError on another GPU than before.
     """
     require_one_gpu(xp)
-    as_c = tuple([_AS_C[type(x)](x) if type(x) in _AS_C else x for x in args])
-    _kernel(xp, name, storage, result)((blocks,), (threads,), as_c)
+    values = tuple([_AS_C[type(x)](x) if type(x) in _AS_C else x for x in args])
+    _kernel(xp, name, storage, result)((blocks,), (threads,), values)
 
 
 def run_over(xp: Any, name: str, storage: np.dtype, rows: Iterable[tuple[int, int, int, int, int]]) -> None:

@@ -43,9 +43,9 @@ def launch(name: str, x: Array, y: Array, blocks: int, length: int, *args: Any) 
     run_kernel(backend.of(x).xp, name, x.dtype, y.dtype, blocks, min(MOST, -(-length // 32) * 32), *args)
 
 
-def made(x: Array) -> Array:
-    """An array for results, as x lies; in FP32 while an observer listens."""
-    return backend.of(x).xp.empty_like(x, dtype=float32 if here.inside else x.dtype)
+def made(x: Array, shape: tuple[int, ...] | None = None) -> Array:
+    """An array for results, as x lies or C-contiguous in another shape; in FP32 while an observer listens."""
+    return backend.of(x).xp.empty_like(x, float32 if here.inside else x.dtype, order="C" if shape else "K", shape=shape)
 
 
 def summed(x: Array, axis: Any) -> None:

@@ -135,7 +135,7 @@ class CrossEntropy(Labelled):
             dx -= dl * self.share if w is None else dl * self.share * _per_class(w, x)
         self.xp.put_along_axis(dx, t, self.xp.take_along_axis(dx, t, self.axis) - dl * (self.hard * w_t), self.axis)
         dx = store(dx, like=x)
-        if kept.size and not kept.view("uint8").min():
+        if not self.device.every(kept):
             self.xp.moveaxis(dx, self.axis, -1)[~kept.squeeze(self.axis)] = 0  # 0 times what they hold may be NaN
         return dx, None, None
 

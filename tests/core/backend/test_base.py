@@ -372,7 +372,7 @@ def test_making_a_network_compares_nothing_on_the_gpu(gpu):
 
 
 def test_labels_are_checked_by_a_minimum(gpu):
-    """Not by `all`, of which CuPy has no compiled kernel; an empty batch is right, too."""
+    """CuPy would compile a kernel for `all`. A batch without labels is right."""
     good = gpu.xp.ones((2, 3), bool)
     gpu.require(good, ValueError, "no")
     gpu.require(good[:0], ValueError, "no")

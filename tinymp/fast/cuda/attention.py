@@ -8,9 +8,11 @@ from typing import Any
 from ...arguments import LONGEST
 from ...autograd import Array
 from ...dtypes import float16
+from ...events import here, tell
+from ...ops.base import made
 from ...ops.more.attention import Attention
 from ...precision import store, widen
-from . import kernel, multiplied, unrounded
+from . import kernel
 from .kernels import Kernels
 from .layout import ceil_div, contiguous
 from .rows import reduced
@@ -25,11 +27,12 @@ def attention_forward(
 ) -> Array:
     if not fits(op.device, q, k, v):
         return NotImplemented
-    y = made(op.xp, q, v.shape[-1])
+    y = result(q, v.shape[-1])
     z = reduced(op.xp, y, 3)
     launch("attention", op, q, (q, k, v, mask, kept), y, z)
     y, z = like_leading(q, store(y, like=q), z)
-    multiplied(q, k.swapaxes(-1, -2))
+    if here.inside:
+        tell("product", q, k.swapaxes(-1, -2), "float32")
     op.save(q, k, v, mask, kept, y, statistics=(z,))
     return y
 
@@ -41,12 +44,13 @@ def attention_backward(op: Attention, dy: Array) -> Any:
     if op.targets[3] or not fits(op.device, q, k, v):
         return NotImplemented
     dy, z = (by_rows(op.xp, x) for x in (dy, *op.statistics))
-    dq, dk, dv = (made(op.xp, x, x.shape[-1]) for x in (q, k, v))
+    dq, dk, dv = (result(x, x.shape[-1]) for x in (q, k, v))
     total, delta = op.xp.empty_like(z), op.xp.empty_like(z)
     launch("attention_queries", op, q, read, dy, z, total, delta, dq)
     launch("attention_keys", op, k, read, dy, z, total, delta, dk, dv)
-    multiplied(q, k.swapaxes(-1, -2))
-    multiplied(like_leading(q, dy)[0], v.swapaxes(-1, -2))
+    if here.inside:
+        for a, b in ((q, k), (like_leading(q, dy)[0], v)):
+            tell("product", a, b.swapaxes(-1, -2), "float32")
     return (*[store(x, like=q) for x in like_leading(q, dq, dk, dv)], None, None)
 
 
@@ -100,10 +104,10 @@ def with_neighbours(xp: Any, x: Array) -> Array:
     return x if x.strides[-1] == x.itemsize or x.shape[-1] == 1 else contiguous(xp, x)
 
 
-def made(xp: Any, x: Array, columns: int) -> Array:
+def result(x: Array, columns: int) -> Array:
     """Room for an array like x, with so many columns, in the memory order that the kernels write: B, L, H, E."""
     b, h, n = heads(x).shape[:3]
-    return xp.empty((b, n, h, columns), unrounded(x.dtype)).swapaxes(1, 2)
+    return made(x, (b, n, h, columns)).swapaxes(1, 2)
 
 
 def by_rows(xp: Any, x: Array) -> Array:

@@ -14,10 +14,11 @@ import numpy as np
 
 from ...autograd import Array
 from ...dtypes import float16
-from ...events import here
+from ...events import here, tell
+from ...ops.base import made
 from ...ops.conv import Conv2d, ConvTranspose2d, Geometry, Pair, batch_first, bias_gradient, columns, grouped
 from ...precision import FP32, gemm, store
-from . import kernel, multiplied, unrounded
+from . import kernel
 from .kernels import Kernels
 from .layout import ceil_div, images_last
 from .rows import ints
@@ -62,9 +63,9 @@ def correlate(
         return gemm(matrix, grouped(x, g), None if bias is None else grouped(bias, g)).reshape(y_shape)
     phases = g.stride if transposed else (1, 1)
     numbers, batch = problem(x.shape, g, rows, size, transposed), g.groups * prod(phases)
-    y = xp.empty(y_shape, unrounded(x.dtype))
+    y = made(x, y_shape)
     if here.inside:
-        multiplied(matrix, grouped(x, g) if transposed else columns(xp, x, g))
+        tell("product", matrix, grouped(x, g) if transposed else columns(xp, x, g), "float32")
     positions = prod(ceil_div(s, p) for s, p in zip(size, phases)) * n  # of the first phase, which has most
     width = at_once(n, x, y)
     # each tap belongs to one phase, and a phase has every (stride / gcd(stride, dilation))-th
@@ -95,9 +96,9 @@ def weight_gradient(xp: Any, x: Array, dy: Array, w: Array, g: Geometry) -> Arra
     if pointwise(g, x.shape, tuple(size)):
         return gemm(grouped(dy, g), grouped(x, g).swapaxes(1, 2)).reshape(w.shape)
     width, numbers = at_once(n, x, dy), problem(x.shape, g, rows, tuple(size))
-    dw = xp.empty(w.shape, unrounded(w.dtype))
+    dw = made(w, w.shape)
     if here.inside:
-        multiplied(grouped(dy, g), columns(xp, x, g).swapaxes(1, 2))
+        tell("product", grouped(dy, g), columns(xp, x, g).swapaxes(1, 2), "float32")
     split = ceil_div(positions, SHORTEST)
     tile, length, parts = schedule(width, rows, terms, g.groups, positions, split, processors())
     sums = xp.empty((parts, *w.shape), FP32.storage) if parts > 1 else None

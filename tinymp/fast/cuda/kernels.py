@@ -101,7 +101,7 @@ class Plan:
 
 
 class Kernels:
-    """The kernels of the .cu file beside a Python file: `KERNELS = Kernels(__file__)`.
+    """Loads and launches the kernels of the .cu file next to a Python file: `KERNELS = Kernels(__file__)`.
 
     While an observer listens, they are compiled to leave their results in FP32 (R of common.cuh).
     """

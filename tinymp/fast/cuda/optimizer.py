@@ -34,6 +34,7 @@ from ...optim.optimizer import Optimizer
 from ...optim.result import StepResult
 from ...optim.rules import SGD, Adam
 from ...parameter import Parameter
+from ...precision import widen
 from . import philox, recording, tables
 from .kernels import Kernels, signatures
 from .layout import THREADS, contiguous
@@ -221,8 +222,7 @@ def _step(optimizer: Optimizer, ready: Ready, skip: Any) -> Ready:
         masters = [p.master if p.master.dtype == float32 else None for p in params]
         copies = [p.array if p.dtype == float16 else None for p in params]
         if here.inside:  # new weights, which `write` stores in front of the observer
-            # rounds: never, to FP32
-            masters, copies = [p.master.astype(float32.name) for p in params], [None] * len(params)
+            masters, copies = [widen(p.master).copy() for p in params], [None] * len(params)
         late = rule.kernel == "sgd"  # its momentum may begin at any time
         names = [name if late or name in optimizer.initial(group) else "" for name in rule.states] + ["since"] * late
         lists: list[Any] = [

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...autograd import Array
+from ...ops.base import made
 from ...ops.conv import Geometry, batch_first
 from ...ops.pool import MaxPool2d, index_dtype
 from ...precision import store
-from . import kernel, unrounded
+from . import kernel
 from .kernels import Kernels
 from .layout import blocks, images_last
 
@@ -34,7 +35,7 @@ def max_pool2d_backward(op: MaxPool2d, dy: Array, _: None = None) -> Array:
         return NotImplemented
     index, dy = op.xp.ascontiguousarray(op.saved[0]), images_last(op.xp, dy)
     n, c, h, w = op.shape
-    dx = op.xp.empty((c, h, w, n), unrounded(dy.dtype))
+    dx = made(dy, (c, h, w, n))
     _launch("max_pool2d_backward", dx, (dy, index, dx), *_windows(op.geometry, op.shape))
     return batch_first(store(dx, like=dy))
 
