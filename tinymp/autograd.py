@@ -37,7 +37,7 @@ from .events import NAMES, here, running, tell, type_name
 from .events import backward as backward_run
 from .fast_path import find
 from .grad_mode import is_grad_enabled
-from .precision import DOT, LOSS, Kind, Policy, kept_policy, plain, policy_in_use, store, under
+from .precision import DOT, LOSS, Kind, Policy, kept_policy, plain, policy_in_use, store, under, widen
 
 Array = Any
 
@@ -118,12 +118,25 @@ def added(total: Any, part: Any) -> Any:
     """total + part for two gradients of one tensor, in FP32 and in the memory order of the first."""
     if hasattr(total, "add") or hasattr(part, "add"):
         return total.add(part) if hasattr(total, "add") else part.add(total)
-    like, total = backend.of(total).plus(total, part)
-    return store(total, like=like)
+    return backend.of(total).map(_sum, total, part)
+
+
+def _sum(total: Array, part: Array) -> Array:
+    total = widen(total)
+    return store(total + widen(part), like=total)
+
+
+def gathered(total: Any, part: Any) -> Any:
+    """One more gradient of a tensor: the last addition, a pair, waits for `joined`, which rounds its sum."""
+    total = added(*total) if isinstance(total, tuple) else total
+    return added(total, part) if hasattr(total, "add") or hasattr(part, "add") else (total, part)
 
 
 def joined(total: Any, like: Any) -> Any:
     """The sum of a tensor's gradients, in FP32 where there were several, rounded once to the dtype of `like`."""
+    if isinstance(total, tuple):
+        like = Target(like.shape, like.dtype, like.strides)
+        return backend.of(total[0]).map(lambda total, part: store(_sum(total, part), like), *total)
     return total.like(store(total.values, like)) if hasattr(total, "like") else store(total, like)
 
 
@@ -132,7 +145,7 @@ class Target(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: np.dtype
-    strides: tuple[int, ...]
+    strides: tuple[int, ...] | None = None  # None: any memory order
 
 
 # Public names of forward's short arguments; an op whose arguments have other public names gives `arguments`.
@@ -261,7 +274,7 @@ class Op:
         np.seterr(all="ignore")  # as in `events.quietly`
         backward, study = self.phase == "backward", policy_in_use.get().study
         if backward:
-            arrays[:] = [dy if dy is None else store(dy, like=self) for dy in arrays]
+            arrays[:] = [dy if dy is None else joined(dy, Target((), self.dtype)) for dy in arrays]
         if study is not None and self.kind is DOT:
             arrays[:] = [study.operand(x, backward) if hasattr(x, "dtype") else x for x in arrays]
         faster: Any = find(definition, self.device.name) if plain(self.storage) else None
@@ -406,7 +419,7 @@ class Backward:
                         "pass every part of the loss through scaler.scale, once; before S changes, unscale_, step and "
                         "zero_grad"
                     )
-                slot[i] = dx if slot[i] is None else added(slot[i], dx)
+                slot[i] = dx if slot[i] is None else gathered(slot[i], dx)
             dxs = dx = slot = None  # what the next op adds up is freed before its backward runs
             if not queue:
                 return

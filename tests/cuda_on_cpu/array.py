@@ -24,6 +24,7 @@ import warnings
 import numpy as np
 
 from . import device
+from .compile import FUNCTIONS, function
 
 API = json.loads(pathlib.Path(__file__).with_name("cupy_api.json").read_text(encoding="utf-8"))
 _float16, _float32 = np.dtype(np.float16), np.dtype(np.float32)
@@ -606,7 +607,16 @@ class ndarray:
 
     def clip(self, min=None, max=None, out=None):
         a, low, high = (None if x is None else _host(x) for x in (self, min, max))
-        return _result(lambda: np.clip(a, low, high), [self, min, max], out)
+
+        def clipped():
+            if low is None or high is None or a.dtype.kind != "f":
+                return np.clip(a, low, high)
+            x, least, most = (
+                _flushed(np.asarray(v).astype(a.dtype)) for v in (a, low, high)
+            )  # as CuPy's kernel has it
+            return np.where(least > most, most, np.where(x < least, least, np.where(x > most, most, x)))
+
+        return _result(clipped, [self, min, max], out)
 
     def trace(self, offset=0, axis1=0, axis2=1, dtype=None, out=None):
         return self.diagonal(offset, axis1, axis2).sum(-1, dtype, out)
@@ -744,7 +754,13 @@ class ufunc:
         keywords = {} if dtype is None else {"dtype": _dtype(dtype)}
 
         def compute():
-            return _flushed(self._numpy(*map(_flushed, operands), **keywords))
+            flushed = [*map(_flushed, operands)]
+            if self.__name__ in FUNCTIONS:
+                kinds = [x.dtype if isinstance(x, (np.ndarray, np.generic)) else type(x) for x in flushed]
+                computes = keywords.get("dtype") or self._numpy.resolve_dtypes((*kinds, None))[-1]
+                if computes in (_float32, np.float64):
+                    return _flushed(function(self.__name__, computes, *flushed))
+            return _flushed(self._numpy(*flushed, **keywords))
 
         if self.nout == 1:
             out = out[0] if isinstance(out, tuple) else out

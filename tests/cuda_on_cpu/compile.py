@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 import pathlib
 import re
@@ -50,6 +51,7 @@ RUNTIME_FLAGS = ("-O2",)
 KERNEL_FLAGS = (
     "-O1",
     "-fno-strict-aliasing",
+    "-fsignaling-nans",  # x * -1 is a product, which flushes
     "-fno-toplevel-reorder",  # shared arrays lie in memory as written, between their guards
     "-fsanitize=thread,bounds,null,alignment,shift-exponent,signed-integer-overflow,integer-divide-by-zero",
     "-fno-sanitize-recover=all",
@@ -164,6 +166,36 @@ def _runtime() -> Any:
     library = ctypes.PyDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     library.cuda_on_cpu_run.restype = ctypes.POINTER(_Report)
     return library
+
+
+FUNCTIONS = dict.fromkeys(["exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan"], 1)
+FUNCTIONS |= {"power": 2, "maximum": 2, "minimum": 2}
+
+
+@functools.cache
+def _functions() -> ctypes.CDLL:
+    lines = [
+        '#include "runtime.h"',
+        "#define LOOP(T, E) Flush flush; for (long i = 0; i < n; i++) { T a = x[i], b = y[i]; z[i] = E; }",
+    ]
+    for (name, operands), (dtype, kind) in itertools.product(
+        FUNCTIONS.items(), (("float32", "float"), ("float64", "double"))
+    ):
+        c = name.replace("arc", "a").replace("power", "pow").replace("imum", "") + ("f" if kind == "float" else "")
+        call = f"{'f' if name.endswith('imum') else ''}{c}(a{', b' if operands == 2 else ''})"
+        value = f"a != a || b != b ? NAN : {call}" if name.endswith("imum") else call
+        parameters = f"const {kind}* x, const {kind}* y, {kind}* z, long n"
+        lines.append(f'extern "C" void {name}_{dtype}({parameters}) {{ LOOP({kind}, {value}) }}')
+    return ctypes.CDLL(str(_shared_object("functions", "\n".join(lines) + "\n", [*FLAGS, *RUNTIME_FLAGS])))
+
+
+def function(name: str, dtype: np.dtype, *operands: np.ndarray) -> np.ndarray:
+    """A ufunc on FP32 or FP64 by the function that kernels call: NumPy has its own, of other bits."""
+    whole = [np.ascontiguousarray(x, dtype) for x in np.broadcast_arrays(*operands)]
+    z = np.empty(np.shape(operands[0]) if len(operands) == 1 else np.broadcast_shapes(*map(np.shape, operands)), dtype)
+    first, last, to = (ctypes.c_void_p(x.ctypes.data) for x in (whole[0], whole[-1], z))
+    getattr(_functions(), f"{name}_{dtype}")(first, last, to, ctypes.c_long(z.size))
+    return z
 
 
 class Parameter(NamedTuple):

@@ -597,6 +597,7 @@ extern "C" const Report* cuda_on_cpu_run(const Launch* what) {
     report = {};
     current = NOBODY;
     running = 1;
+    Flush flush;
     bool failed = sigsetjmp(failure, 1);
     if (!failed)
         run_all();

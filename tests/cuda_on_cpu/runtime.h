@@ -114,6 +114,71 @@ inline int __float_as_int(float x) { return cuda_on_cpu::bits_of<int>(x); }
 inline float __uint_as_float(unsigned x) { return cuda_on_cpu::bits_of<float>(x); }
 inline float __int_as_float(int x) { return cuda_on_cpu::bits_of<float>(x); }
 
+// CuPy has kernels compiled so that numbers of FP32 below 2^-126 count as 0, and results below it become 0. The
+// processor does that in arithmetic (see Flush); functions that look at bits get it so.
+inline float cuda_on_cpu_flush(float x) { return __builtin_fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x; }
+#define CUDA_ON_CPU_FLUSHED(name) \
+    inline float cuda_on_cpu_##name(float x) { return cuda_on_cpu_flush(name##f(cuda_on_cpu_flush(x))); }
+CUDA_ON_CPU_FLUSHED(exp)
+CUDA_ON_CPU_FLUSHED(expm1)
+CUDA_ON_CPU_FLUSHED(log)
+CUDA_ON_CPU_FLUSHED(log2)
+CUDA_ON_CPU_FLUSHED(log10)
+CUDA_ON_CPU_FLUSHED(log1p)
+CUDA_ON_CPU_FLUSHED(sin)
+CUDA_ON_CPU_FLUSHED(cos)
+CUDA_ON_CPU_FLUSHED(tan)
+CUDA_ON_CPU_FLUSHED(sinh)
+CUDA_ON_CPU_FLUSHED(cosh)
+CUDA_ON_CPU_FLUSHED(tanh)
+CUDA_ON_CPU_FLUSHED(asin)
+CUDA_ON_CPU_FLUSHED(acos)
+CUDA_ON_CPU_FLUSHED(atan)
+CUDA_ON_CPU_FLUSHED(fabs)
+CUDA_ON_CPU_FLUSHED(rint)
+CUDA_ON_CPU_FLUSHED(floor)
+CUDA_ON_CPU_FLUSHED(ceil)
+CUDA_ON_CPU_FLUSHED(trunc)
+inline float cuda_on_cpu_pow(float x, float y) {
+    return cuda_on_cpu_flush(powf(cuda_on_cpu_flush(x), cuda_on_cpu_flush(y)));
+}
+#define expf cuda_on_cpu_exp
+#define expm1f cuda_on_cpu_expm1
+#define logf cuda_on_cpu_log
+#define log2f cuda_on_cpu_log2
+#define log10f cuda_on_cpu_log10
+#define log1pf cuda_on_cpu_log1p
+#define sinf cuda_on_cpu_sin
+#define cosf cuda_on_cpu_cos
+#define tanf cuda_on_cpu_tan
+#define sinhf cuda_on_cpu_sinh
+#define coshf cuda_on_cpu_cosh
+#define tanhf cuda_on_cpu_tanh
+#define asinf cuda_on_cpu_asin
+#define acosf cuda_on_cpu_acos
+#define atanf cuda_on_cpu_atan
+#define fabsf cuda_on_cpu_fabs
+#define rintf cuda_on_cpu_rint
+#define floorf cuda_on_cpu_floor
+#define ceilf cuda_on_cpu_ceil
+#define truncf cuda_on_cpu_trunc
+#define powf cuda_on_cpu_pow
+
+// As a GPU has it: -0 is less than 0, and of a number and a NaN the number is returned.
+template <class F>
+inline F cuda_on_cpu_max(F a, F b) { return a == b ? (signbit(a) ? b : a) : a > b || b != b ? a : b; }
+inline float cuda_on_cpu_max(float a, float b) {
+    return cuda_on_cpu_max<float>(cuda_on_cpu_flush(a), cuda_on_cpu_flush(b));
+}
+template <class F>
+inline F cuda_on_cpu_min(F a, F b) { return -cuda_on_cpu_max(-a, -b); }
+inline float min(float a, float b) { return cuda_on_cpu_min(a, b); }
+inline float max(float a, float b) { return cuda_on_cpu_max(a, b); }
+#define fminf cuda_on_cpu_min<float>
+#define fmaxf cuda_on_cpu_max
+#define fmin cuda_on_cpu_min<double>
+#define fmax cuda_on_cpu_max<double>
+
 inline float __fmul_rn(float a, float b) { return a * b; }  // nothing here is compiled to a fused a * b + c
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
@@ -127,8 +192,15 @@ CUDA_ON_CPU_MIN_MAX(int)
 CUDA_ON_CPU_MIN_MAX(unsigned)
 CUDA_ON_CPU_MIN_MAX(long long)
 CUDA_ON_CPU_MIN_MAX(unsigned long long)
-inline float min(float a, float b) { return fminf(a, b); }
-inline float max(float a, float b) { return fmaxf(a, b); }
+
+// Numbers of FP32 below 2^-126 are 0, as CuPy asks of the compiler, while the object lives.
+struct Flush {
+#if defined(__x86_64__)
+    unsigned before = __builtin_ia32_stmxcsr();
+    Flush() { __builtin_ia32_ldmxcsr(before | 0x8040u); }
+    ~Flush() { __builtin_ia32_ldmxcsr(before); }
+#endif
+};
 
 struct half {
     unsigned short bits;

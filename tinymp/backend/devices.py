@@ -7,7 +7,7 @@ FP32, round once" is the arithmetic of a Tensor Core up to the order of the summ
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -84,11 +84,6 @@ class Device:
     def _widened(self, x: Array) -> Array:
         # rounds: never, FP16 and BF16 -> FP32 is exact
         return self.cast(x, _F32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x  # BF16 is "void" to NumPy
-
-    def plus(self, x: Array, y: Array) -> tuple[Array, Array]:
-        """x widened, or what is as it would be, and x + y in FP32 (FP64 for FP64)."""
-        x = self._widened(x)
-        return x, x + self._widened(y)
 
     def tf32(self, x: Array) -> Array:
         """FP32 without the last 13 bits of the fraction, to nearest, ties away from 0; inf and nan stay.
@@ -188,6 +183,16 @@ class Device:
         return out
 
     # ---- for the ops
+
+    @replaceable
+    def map(self, f: Callable, *operands: Any, **options: Any) -> Any:
+        """f(*operands, **options), for an f that makes each element of its results from one of each array alone.
+
+        A device may run f block by block, or call it once with symbols and compile what it writes down. So f takes all
+        arrays and numbers as arguments, branches on none of them, and asks for nothing but arithmetic, choices, casts
+        and `store`. It returns an array, or a tuple of arrays and None.
+        """
+        return f(*operands, **options)
 
     def asarray(self, x: Any) -> Array:
         """x, from a CPU or GPU, as an array of this device."""

@@ -116,12 +116,6 @@ class Gpu(Device):
         (x,), back = arranged(x)
         return back(x.astype(dtype))  # rounds: `store` by CuPy: to nearest, ties to even
 
-    def plus(self, x: Array, y: Array) -> tuple[Array, Array]:
-        """As `Device.plus`, in one kernel, which widens FP16 as it reads it; in the memory order of x."""
-        (x, y), back = arranged(x, y)
-        total = back(self.xp.add(x, y, dtype=_F64 if x.dtype == _F64 else _F32))  # rounds: the FP32 sum of gradients
-        return total, total
-
     def gemm(self, a: Array, b: Array, bias: Any, acc: Any, storage: np.dtype, tf32: bool, rounded: bool) -> Array:
         """By cuBLAS. A bias is added to the FP32 sums, and both are rounded once, in one kernel."""
         # rounds: never, it undoes `widen`
@@ -135,9 +129,8 @@ class Gpu(Device):
             c = self.xp.ascontiguousarray(acc)
         multiply(self.xp, a, b, c, TF32 if tf32 else COMPUTE[storage], add=acc is not None)  # rounds: `gemm`: cuBLAS
         if bias is not None:
-            out = c if final == c.dtype else self.xp.empty(c.shape, final)
             # rounds: `gemm`: FP32 sums with their bias
-            return self.xp.add(c, bias, out=out, casting="same_kind")
+            return self.map(lambda c, bias: (c + bias.astype(c.dtype)).astype(final), c, bias)
         return c if c.dtype == final else c.astype(final)  # rounds: `gemm`: accumulators, once complete
 
     def reduce(self, x: Array, axis: Any, how: str) -> Array:

@@ -16,13 +16,13 @@ class ReLU(Op):
     name = "relu"
 
     def forward(self, x: Array) -> Array:
-        y = self.device.select(~(widen(x) <= 0), x)
+        y = self.device.map(lambda x: self.device.select(~(widen(x) <= 0), x), x)
         self.save(y)
         return y
 
     def backward(self, dy: Array) -> Array:
-        (y,) = self.saved  # y >= 0: its bits are 0 only where y is
-        return self.device.select(self.device.bits(y) != 0, dy)
+        # y >= 0: its bits are 0 only where y is
+        return self.device.map(lambda dy, y: self.device.select(self.device.bits(y) != 0, dy), dy, *self.saved)
 
 
 class LeakyReLU(Unary):
@@ -30,13 +30,14 @@ class LeakyReLU(Unary):
 
     name = "leaky_relu"
 
-    def f(self, x: Array, *, slope: float) -> Array:
-        if 0 < slope <= 1:
+    def f(self, x: Array, *, slope: float, convex: bool) -> Array:
+        if convex:  # 0 < slope <= 1
             return self.xp.maximum(x, slope * x)  # the same, twice as fast; not for slope 0, where inf * 0 is nan
         return self.device.where(x > 0, x, slope * x)
 
-    def df(self, x: Array, *, slope: float) -> Array:
-        return self.device.where(x > 0, x.dtype.type(1), x.dtype.type(slope))
+    def df(self, x: Array, *, slope: float, convex: bool) -> Array:
+        one = x.dtype.type(1)
+        return self.device.where(x > 0, one, slope * one)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
@@ -50,4 +51,4 @@ def relu(input: Tensor) -> Tensor:
 def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
     """input where positive, else negative_slope * input."""
     slope = number("leaky_relu", "negative_slope", negative_slope)
-    return LeakyReLU.apply(floating("leaky_relu", "input", input), slope=slope)
+    return LeakyReLU.apply(floating("leaky_relu", "input", input), slope=slope, convex=0 < slope <= 1)

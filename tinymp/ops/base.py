@@ -23,10 +23,8 @@ from ..dtypes import float16, float32
 from ..events import here, tell
 from ..fast_path import fast_path
 from ..precision import FP32, gemm, plain, reduce, store, widen
-from .activation import ReLU
 from .conv import Geometry, columns, fold, grouped, spread
 from .norm import BatchNorm, LayerNorm, Running, of_argument
-from .pointwise import Add
 from .recurrent import LSTM, times
 from .softmax import LogSoftmax, Softmax
 
@@ -216,31 +214,6 @@ def in_place(op: LSTM, name: str, targets: tuple[Array, ...], *arrays: Any) -> N
     if here.inside:
         for target, result in zip(targets, results):
             target[...] = store(result, like=target)
-
-
-# --------------------------------------------------------------------------------------------------------- pointwise
-
-
-@base(ReLU.forward)
-def relu_forward(op: ReLU, x: Array) -> Array:
-    (x,), back = arranged(x)
-    y = back(op.device.where(x <= 0, x.dtype.type(0), x))  # CuPy compares FP16 as it is: no widened copy
-    op.save(y)
-    return y
-
-
-@base(ReLU.backward)
-def relu_backward(op: ReLU, dy: Array) -> Array:
-    (y, dy), back = arranged(op.saved[0], dy)
-    return back(op.device.select(op.device.bits(y) != 0, dy))
-
-
-@base(Add.forward)
-def add_forward(op: Add, x: Any, y: Any, *, alpha: float) -> Array:
-    if alpha != 1 or op.sign != 1 or getattr(x, "dtype", None) != getattr(y, "dtype", 0):
-        return NotImplemented
-    (x, y), back = arranged(x, y)
-    return store(back(op.xp.add(x, y, dtype=FP32.storage)), like=x)  # one kernel, which widens FP16 as it reads it
 
 
 # ------------------------------------------------------------------------------------------------------------ windows

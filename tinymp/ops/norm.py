@@ -85,13 +85,19 @@ class FixedNorm(Op):
         mean = per_channel(mean, x).copy()  # training may move the running one before backward
         rstd = 1 / self.xp.sqrt(per_channel(var, x) + eps)
         self.save(x, w, statistics=(mean, rstd))
-        y = (widen(x) - mean) * (rstd if w is None else rstd * per_channel(w, x))
-        return store(y if b is None else y + per_channel(b, x), like=x)
+        scale, shift = rstd if w is None else rstd * per_channel(w, x), per_channel(b, x)
+
+        def normal(x: Array, mean: Array, scale: Array, shift: Array | None) -> Array:
+            y = (widen(x) - mean) * scale
+            return store(y if shift is None else y + shift, like=x)
+
+        return self.device.map(normal, x, mean, scale, shift)
 
     def backward(self, dy: Array) -> tuple:
         (x, w), (mean, rstd), (like_x, _, _, like_w, like_b) = self.saved, self.statistics, self.targets
         axes, wide = all_but_channel(x), widen(dy)
-        dx = store(wide * (rstd if w is None else rstd * per_channel(w, x)), like=like_x) if like_x else None
+        scale = rstd if w is None else rstd * per_channel(w, x)
+        dx = self.device.map(lambda dy, s: store(widen(dy) * s, like=like_x), dy, scale) if like_x else None
         dw = reduce(wide * ((widen(x) - mean) * rstd), axes, "sum", like=x) if like_w else None
         db = reduce(wide, axes, "sum", like=x) if like_b else None
         return dx, None, None, of_argument(dw, like_w), of_argument(db, like_b)

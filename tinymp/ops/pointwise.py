@@ -92,12 +92,18 @@ class Add(Op):
     sign = 1
 
     def forward(self, x: Array, y: Array, *, alpha: float) -> Array:
-        wide, part = widen(x), widen(y) if alpha == 1 else alpha * widen(y)
-        return store(wide + part if self.sign == 1 else wide - part, like=stored(x, y))
+        def total(x: Any, y: Any, alpha: Any = None) -> Array:
+            wide, part = widen(x), widen(y) if alpha is None else alpha * widen(y)
+            return store(wide + part if self.sign == 1 else wide - part, like=stored(x, y))
+
+        return self.device.map(total, x, y, *(() if alpha == 1 else (alpha,)))
 
     def backward(self, dz: Array) -> tuple:
         (x, y), factor = self.targets, self.sign * self.alpha
-        return sum_to(dz, x) if x else None, sum_to(dz if factor == 1 else factor * widen(dz), y) if y else None
+        dx = sum_to(dz, x) if x else None
+        if y is None or factor == 1:
+            return dx, sum_to(dz, y) if y else None
+        return dx, self.device.map(lambda dz, factor: sum_to(factor * widen(dz), y), dz, factor)
 
 
 class Sub(Add):
@@ -114,12 +120,17 @@ class Mul(Op):
     def forward(self, x: Array, y: Array) -> Array:
         need_x, need_y = self.needs or (False, False)
         self.save(x if need_y else None, y if need_x else None)
-        return store(widen(x) * widen(y), like=stored(x, y))
+        return self.device.map(lambda x, y: store(widen(x) * widen(y), like=stored(x, y)), x, y)
 
     def backward(self, dz: Array) -> tuple:
-        (x, y), (like_x, like_y), dz = self.saved, self.targets, widen(dz)
-        dx = sum_to(dz * widen(y), like_x) if like_x else None
-        return dx, sum_to(dz * widen(x), like_y) if like_y else None
+        like_x, like_y = self.targets
+
+        def gradients(dz: Array, x: Any, y: Any) -> tuple:
+            dz = widen(dz)
+            dx = sum_to(dz * widen(y), like_x) if like_x else None
+            return dx, sum_to(dz * widen(x), like_y) if like_y else None
+
+        return self.device.map(gradients, dz, *self.saved)
 
 
 class Div(Op):
@@ -129,13 +140,17 @@ class Div(Op):
 
     def forward(self, x: Array, y: Array) -> Array:
         self.save(x if self.needs[1:] == (True,) else None, y)
-        return store(widen(x) / widen(y), like=stored(x, y))
+        return self.device.map(lambda x, y: store(widen(x) / widen(y), like=stored(x, y)), x, y)
 
     def backward(self, dz: Array) -> tuple:
-        (x, y), (like_x, like_y) = self.saved, self.targets
-        dx = widen(dz) / widen(y)
-        dy = sum_to(-dx * (widen(x) / widen(y)), like_y) if like_y else None
-        return sum_to(dx, like_x) if like_x else None, dy
+        like_x, like_y = self.targets
+
+        def gradients(dz: Array, x: Any, y: Any) -> tuple:
+            dx = widen(dz) / widen(y)
+            dy = sum_to(-dx * (widen(x) / widen(y)), like_y) if like_y else None
+            return sum_to(dx, like_x) if like_x else None, dy
+
+        return self.device.map(gradients, dz, *self.saved)
 
 
 class Pow(Op):
@@ -149,19 +164,23 @@ class Pow(Op):
         if stored(x, p).dtype.kind in "iub":
             message = "pow: expected exponents of at least 0 for integers; convert the input with .float()"
             self.device.require(self.xp.asarray(p) >= 0, ValueError, message)
-        return store(self.xp.power(widen(x), widen(p)), like=stored(x, p))
+        return self.device.map(lambda x, p: store(self.xp.power(widen(x), widen(p)), like=stored(x, p)), x, p)
 
     def backward(self, dz: Array) -> tuple:
-        (x, p), (like_x, like_p), xp = self.saved, self.targets, self.xp
-        dz, x, p, select = widen(dz), widen(x), widen(p), self.device.select
-        dx, dp = None, None
-        if like_x:
-            dx = sum_to(select(xp.not_equal(p, 0), dz * p * xp.power(x, p - 1)), like_x)
-        if like_p:
-            inside = xp.not_equal(x, 0) | ~xp.greater_equal(p, 0)
-            # rounds: whole numbers beyond 2^24; floating ones are as wide as dz
-            dp = sum_to(select(inside, dz * xp.power(x, p) * xp.log(xp.asarray(x, dz.dtype))), like_p)
-        return dx, dp
+        like_x, like_p = self.targets
+
+        def gradients(dz: Array, x: Any, p: Any) -> tuple:
+            xp, dz, x, p, select = self.xp, widen(dz), widen(x), widen(p), self.device.select
+            dx, dp = None, None
+            if like_x:
+                dx = sum_to(select(xp.not_equal(p, 0), dz * p * xp.power(x, p - 1)), like_x)
+            if like_p:
+                inside = xp.not_equal(x, 0) | ~xp.greater_equal(p, 0)
+                # rounds: whole numbers beyond 2^24; floating ones are as wide as dz
+                dp = sum_to(select(inside, dz * xp.power(x, p) * xp.log(xp.asarray(x, dz.dtype))), like_p)
+            return dx, dp
+
+        return self.device.map(gradients, dz, *self.saved)
 
 
 class Maximum(Op):
@@ -172,14 +191,18 @@ class Maximum(Op):
 
     def forward(self, x: Array, y: Array) -> Array:
         self.save(x, y)
-        return store(getattr(self.xp, self.name)(widen(x), widen(y)), like=x)
+        return self.device.map(lambda x, y: store(getattr(self.xp, self.name)(widen(x), widen(y)), like=x), x, y)
 
     def backward(self, dz: Array) -> tuple:
-        (x, y), (like_x, like_y) = self.saved, self.targets
-        dz, x, y, wins, select = widen(dz), widen(x), widen(y), getattr(self.xp, self.larger), self.device.select
-        share = self.device.where(self.xp.equal(x, y), 0.5 * dz, dz)
-        dx = sum_to(select(~wins(y, x), share), like_x) if like_x else None
-        return dx, sum_to(select(~wins(x, y), share), like_y) if like_y else None
+        like_x, like_y = self.targets
+
+        def gradients(dz: Array, x: Array, y: Array) -> tuple:
+            dz, x, y, wins, select = widen(dz), widen(x), widen(y), getattr(self.xp, self.larger), self.device.select
+            share = self.device.where(self.xp.equal(x, y), 0.5 * dz, dz)
+            dx = sum_to(select(~wins(y, x), share), like_x) if like_x else None
+            return dx, sum_to(select(~wins(x, y), share), like_y) if like_y else None
+
+        return self.device.map(gradients, dz, *self.saved)
 
 
 class Minimum(Maximum):
@@ -197,12 +220,17 @@ class Where(Op):
     def forward(self, condition: Array, x: Array, y: Array) -> Array:
         self.save(condition)
         dtype = self.storage or self.xp.result_type(x, y)  # differs from x's or y's only among integers
-        return self.device.where(condition, scalar(x, dtype), scalar(y, dtype))
+        chosen = scalar(x, dtype), scalar(y, dtype)
+        return self.device.map(lambda condition, x, y: self.device.where(condition, x, y), condition, *chosen)
 
     def backward(self, dz: Array) -> tuple:
-        (condition,), (_, x, y), select = self.saved, self.targets, self.device.select
-        dx = sum_to(select(condition, dz), x) if x else None
-        return None, dx, sum_to(select(~condition, dz), y) if y else None
+        _, like_x, like_y = self.targets
+
+        def gradients(dz: Array, condition: Array) -> tuple:
+            dx = sum_to(self.device.select(condition, dz), like_x) if like_x else None
+            return None, dx, sum_to(self.device.select(~condition, dz), like_y) if like_y else None
+
+        return self.device.map(gradients, dz, *self.saved)
 
 
 # ------------------------------------------------------------------------------------------------------- one operand
@@ -214,10 +242,10 @@ class Neg(Op):
     kind = POINTWISE
 
     def forward(self, x: Array) -> Array:
-        return store(-widen(x), like=x)
+        return self.device.map(lambda x: store(-widen(x), like=x), x)
 
     def backward(self, dy: Array) -> Array:
-        return store(-widen(dy), like=dy)
+        return self.device.map(lambda dy: store(-widen(dy), like=dy), dy)
 
 
 class Clamp(Op):
@@ -230,17 +258,25 @@ class Clamp(Op):
 
     def forward(self, x: Array, low: Array | None, high: Array | None) -> Array:
         self.save(x, low, high)
-        y = widen(x) if low is None else self.xp.maximum(widen(x), widen(low))
-        return store(y if high is None else self.xp.minimum(y, widen(high)), like=x)
+
+        def limited(x: Array, low: Any, high: Any) -> Array:
+            y = widen(x) if low is None else self.xp.maximum(widen(x), widen(low))
+            return store(y if high is None else self.xp.minimum(y, widen(high)), like=x)
+
+        return self.device.map(limited, x, low, high)
 
     def backward(self, dy: Array) -> tuple:
-        (x, low, high), (like_x, like_low, like_high), select = self.saved, self.targets, self.device.select
-        x, unlimited = widen(x), high is None
-        low = -float("inf") if low is None else widen(low)
-        high = float("inf") if high is None else widen(high)
-        dx = sum_to(select((x >= low) & (x <= high), dy), like_x) if like_x else None
-        dlow = sum_to(select((x < low) & (unlimited or low < high), dy), like_low) if like_low else None
-        return dx, dlow, sum_to(select((x > high) | (high < low), dy), like_high) if like_high else None
+        like_x, like_low, like_high = self.targets
+
+        def gradients(dy: Array, x: Array, low: Any, high: Any) -> tuple:
+            x, unlimited, select = widen(x), high is None, self.device.select
+            low = -float("inf") if low is None else widen(low)
+            high = float("inf") if high is None else widen(high)
+            dx = sum_to(select((x >= low) & (x <= high), dy), like_x) if like_x else None
+            dlow = sum_to(select((x < low) & (unlimited or low < high), dy), like_low) if like_low else None
+            return dx, dlow, sum_to(select((x > high) | (high < low), dy), like_high) if like_high else None
+
+        return self.device.map(gradients, dy, *self.saved)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions

@@ -27,13 +27,13 @@ class Unary(Op):
     df: Any
 
     def forward(self, x: Array, **options: Any) -> Array:
-        y = store(self.f(widen(x), **options), like=x)
+        y = self.device.map(lambda x, **o: store(self.f(widen(x), **o), like=x), x, **options)
         self.save(x if self.of == "x" else y)
         return y
 
     def backward(self, dy: Array) -> Array:
-        (v,) = self.saved
-        return store(widen(dy) * self.df(widen(v), **self.options), like=dy)
+        slope = lambda dy, v, **o: store(widen(dy) * self.df(widen(v), **o), like=dy)  # noqa: E731
+        return self.device.map(slope, dy, *self.saved, **self.options)
 
 
 OPS: dict[str, type[Op]] = {}  # by their names

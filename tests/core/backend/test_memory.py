@@ -71,7 +71,7 @@ def test_gradients_that_do_not_fit_where_they_are_added_up(monkeypatch):
     def full(self, *rest):
         raise MemoryError
 
-    monkeypatch.setattr(mp.autograd, "joined", full)
+    monkeypatch.setattr(mp.autograd.Backward, "deposit", full)
     with pytest.raises(
         MemoryError, match=r"^backward: the memory is full \(how much was asked for is not known\); use a"
     ):

@@ -53,6 +53,38 @@ __device__ inline void save(E* to, const Values<K>& values) {
     *reinterpret_cast<Few<E, K>*>(to) = few;
 }
 
+// K neighbours as they are stored.
+template <int K, class E>
+__device__ inline Few<E, K> few(Width<K>, const E* from) {
+    return *reinterpret_cast<const Few<E, K>*>(from);
+}
+
+// K elements from `at` on, or one for all of them, where an array is broadcast (step 0).
+template <int K, class E>
+__device__ inline Few<E, K> few_at(Width<K> width, const E* from, long long at, long long step) {
+    if (K == 1 || step == 1) return few(width, from + at);
+    Few<E, K> same;
+#pragma unroll
+    for (int k = 0; k < K; k++) same.at[k] = from[at];
+    return same;
+}
+
+template <int K, class E>
+__device__ inline void put(E* to, const Few<E, K>& values) {
+    *reinterpret_cast<Few<E, K>*>(to) = values;
+}
+
+// body(Width<K>, i) for the K elements from i on, by a thread each; the last ones, fewer than K, one by one.
+template <int K, class Body>
+__device__ inline void each_pack(long long n, Body body) {
+    long long i = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) * K;
+    if (i + K <= n) {
+        body(Width<K>(), i);
+    } else {
+        for (; i < n; i++) body(Width<1>(), i);
+    }
+}
+
 // All threads of the grid share n elements: body(Width<K>, i) for the elements i to i + K - 1. wide: PACK at a time as
 // far as n goes, then one by one; else all of them one by one.
 template <class Body>

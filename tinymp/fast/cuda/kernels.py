@@ -65,6 +65,11 @@ def source(path: pathlib.Path) -> str:
     return _INCLUDE.sub("", joined([*HEADERS, *included, path]))
 
 
+def with_headers(code: str) -> str:
+    """The whole translation unit of a generated kernel."""
+    return f'{joined([*HEADERS, pathlib.Path(__file__).with_name("elements.cuh")])}\n#line 1 "generated"\n{code}'
+
+
 @functools.cache
 def signatures(code: str, storage: str, result: str | None = None) -> dict[str, tuple[Argument, ...]]:
     """The kernels in `code` and their arguments, read from their declarations, where `#define`d lists are expanded."""

@@ -105,12 +105,15 @@ class Hardtanh(Op):
 
     def forward(self, x: Array, *, low: float, high: float) -> Array:
         self.save(x)
-        return store(self.xp.minimum(self.xp.maximum(widen(x), low), high), like=x)
+        limited = lambda x, low, high: store(self.xp.minimum(self.xp.maximum(widen(x), low), high), like=x)  # noqa: E731
+        return self.device.map(limited, x, low, high)
 
     def backward(self, dy: Array) -> Array:
-        (x,) = self.saved
-        x = widen(x)
-        return self.device.select((x > self.low) & (x < self.high), dy)
+        def gradient(dy: Array, x: Array, low: float, high: float) -> Array:
+            x = widen(x)
+            return self.device.select((x > low) & (x < high), dy)
+
+        return self.device.map(gradient, dy, *self.saved, self.low, self.high)
 
 
 class ELU(Unary):
