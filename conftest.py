@@ -20,7 +20,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as many processes as cores
 
 # What takes longest, first: at the end both processes share short tests. The compiler's PTX is there when it is to run
 LONGEST = (
-    "tests/fast/test_nvrtc.py::test_every_kernel_compiles",
+    "tests/gpu/test_nvrtc.py::test_every_kernel_compiles",
     "tests/ptx/test_ptx.py::test_every_kernel_is_as_its_definition",
     "examples/notebooks/",
     "tests/audit/test_docs_audit.py",

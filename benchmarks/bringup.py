@@ -214,8 +214,8 @@ def run_tests(job: Job, name: str, tests: list[str], processes: int = 1, **envir
 
 
 def compiled(job: Job) -> None:
-    """Every kernel of fast/cuda, compiled for this GPU: registers, bytes of local memory (spills), shared memory."""
-    from tinymp.fast.cuda.kernels import STORAGE, Kernels, signatures, source
+    """Every kernel of gpu, compiled for this GPU: registers, bytes of local memory (spills), shared memory."""
+    from tinymp.gpu.kernels import STORAGE, Kernels, signatures, source
 
     def one(path: pathlib.Path, dtype: Any, storage: str) -> dict[str, Any]:
         loaded = Kernels(str(path))
@@ -229,9 +229,9 @@ def compiled(job: Job) -> None:
 
 
 def tiles(job: Job) -> None:
-    """How fast each tile of fast/cuda/conv.py is, relative to the fastest: measured, and as its table has it."""
+    """How fast each tile of gpu/conv.py is, relative to the fastest: measured, and as its table has it."""
     from tinymp import ops
-    from tinymp.fast.cuda import conv
+    from tinymp.gpu import conv
 
     from .timing import Bench
 
@@ -387,7 +387,7 @@ def _section(name: str, seconds: float, fast: bool = True) -> Step:
 
 
 AGAINST = ["core/test_against_torch.py"]
-FAST = ["fast/test_cuda_*.py", "core/backend/test_base*.py", "core/optim/test_base.py"]
+FAST = ["gpu/test_*.py", "core/backend/test_base*.py", "core/optim/test_base.py"]
 CALLS = {
     1: [
         Step("versions", versions, 40),

@@ -286,16 +286,16 @@ def same_bits_of(bench: Bench, workload: Workload) -> dict[str, Any]:
 
 
 def fast_files() -> list[str]:
-    """The files of fast/cuda that hold fast paths."""
+    """The files of gpu that hold fast paths."""
     folder = pathlib.Path(fast_path.__file__).parent / "fast" / "cuda"
     for path in folder.glob("[!_]*.py"):
-        importlib.import_module(f"tinymp.fast.cuda.{path.stem}")
+        importlib.import_module(f"tinymp.gpu.{path.stem}")
     modules = {way.__module__ for way in fast_path._found.values()}
-    return sorted(name.rpartition(".")[2] for name in modules if ".fast.cuda." in name)
+    return sorted(name.rpartition(".")[2] for name in modules if ".gpu." in name)
 
 
 def with_paths(step: Step, files: Sequence[str]) -> Step:
-    """The step with the fast paths of these files of fast/cuda alone in front of the base."""
+    """The step with the fast paths of these files of gpu alone in front of the base."""
     load, plain = fast_path._load, fast_path._find.__wrapped__
 
     def some(definition: Any, module: str) -> Any:
@@ -314,7 +314,7 @@ def with_paths(step: Step, files: Sequence[str]) -> Step:
 
 
 def paths(bench: Bench) -> None:
-    """A step by the base, and with one file of fast/cuda at a time: how much faster, how far apart the losses are.
+    """A step by the base, and with one file of gpu at a time: how much faster, how far apart the losses are.
 
     The last row of each file is its best network, which decides whether it is on by default: from 1.2 on.
     """
@@ -325,7 +325,7 @@ def paths(bench: Bench) -> None:
         seen = {c["case"]: c["ratios"][file] for c in bench.report.cases["fast paths"] if file in c.get("ratios", {})}
         if seen:
             best = max(seen, key=seen.__getitem__)
-            bench.report.add(f"fast/cuda/{file}: base / with it, {best}", seen[best], "x", ">= 1.2")
+            bench.report.add(f"gpu/{file}: base / with it, {best}", seen[best], "x", ">= 1.2")
 
 
 def paths_one(bench: Bench, workload: Any, parts: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import ops
-from tinymp.fast.cuda.kernels import Kernels
+from tinymp.gpu.kernels import Kernels
 
 from .machine import device
 

@@ -40,7 +40,7 @@ from tinymp.audit import meta
 from tinymp.backend import gpu
 from tinymp.checkpoint.writing import write
 from tinymp.events import here
-from tinymp.fast.cuda.kernels import signatures
+from tinymp.gpu.kernels import signatures
 from tinymp.ops.conv import Conv2d, ConvTranspose2d
 
 from . import models, steps
@@ -417,7 +417,7 @@ def launches(make: Callable[[mp.Policy], Callable[[], Any]], policy: mp.Policy, 
 
 def text() -> str:
     """The generated part of docs/gpu.md."""
-    counts = ["| launches in a step of | FP32 | mixed | mixed, fast/cuda |", "|---" * 4 + "|"]
+    counts = ["| launches in a step of | FP32 | mixed | mixed, gpu |", "|---" * 4 + "|"]
     for name, make in PROGRAMS.items():
         every = [launches(make, mp.FP32), launches(make, mp.MIXED), launches(make, mp.MIXED, fast=True)]
         counts.append("| " + " | ".join([name, *map(str, every)]) + " |")
@@ -437,12 +437,12 @@ def text() -> str:
                 least, predicted = (1e3 * sum(w.seconds(on, how) for w in every) for how in (BOUND, PREDICTED))
                 host = 1e3 * sum(w.host() for w in every)
                 times = least, predicted, host, max(predicted, host)
-                cells = [name.partition(",")[0], on.name, "fast/cuda" if fast else "the base"]
+                cells = [name.partition(",")[0], on.name, "gpu" if fast else "the base"]
                 cells += [str(sum(w.launches for w in every)), _number(size), *map(_number, times)]
                 lines.append("| " + " | ".join([*cells, _number(predicted) if fast else ""]) + " |")
     parts = [BEGIN, "\n".join(counts), "\n".join(lines)]
     for on, fast in ((H100, False), (H100, True)):
-        title = f"{on.name}, {'fast/cuda' if fast else 'the base'}: {RESNET}"
+        title = f"{on.name}, {'gpu' if fast else 'the base'}: {RESNET}"
         parts.append(table(title, work[RESNET, on.capability, fast], on))
     return "\n\n".join([*parts, END])
 

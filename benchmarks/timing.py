@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import tinymp as mp
-from tinymp.fast.cuda.kernels import Kernels
+from tinymp.gpu.kernels import Kernels
 
 from .report import Report
 

@@ -73,7 +73,7 @@ FOLDERS = {
     "tinymp": "The primitives, and a few conversions that users ask for",
     "tinymp/backend": "One device for NumPy and CuPy, which carries the primitives out",
     "tinymp/fast/cpu": "Faster paths on the CPU, which call the primitives",
-    "tinymp/fast/cuda": "cuBLAS and CUDA kernels, which are compiled for FP16 and for FP32; in FP32 no `store` rounds",
+    "tinymp/gpu": "cuBLAS and CUDA kernels, which are compiled for FP16 and for FP32; in FP32 no `store` rounds",
     "tinymp/study": "Accumulators and formats that a policy studies: never under `FP32`, `MIXED` and `BF16`",
     "tinymp/ops": "Constants that an op computes in Python. All else goes through the primitives",
     "tinymp/audit": "What the audit computes about the numbers of a run. Nothing trains on it",
@@ -207,7 +207,7 @@ on Ada and Hopper, unless fast accumulation is on; DeepSeek-V3 does so after eve
 ## The ops
 
 FP32 arguments may stay FP32 where the others are FP16. A column says which phases have a fast path in CUDA, in
-`fast/cuda/` under the name of the source; the definition in the source runs on both devices.
+`gpu/` under the name of the source; the definition in the source runs on both devices.
 
 {determinism.explained()}
 

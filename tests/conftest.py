@@ -173,16 +173,6 @@ def once():
 
 
 @pytest.fixture
-def fast_cuda(gpu):
-    """A GPU with the fast paths of CUDA, which are off unless a program enables them."""
-    import tinymp as mp
-
-    mp.enable_fast("cuda")
-    yield gpu
-    mp.enable_fast("cuda", False)
-
-
-@pytest.fixture
 def small(monkeypatch, tmp_path):
     """Few data and small networks for each of the three examples; the images of cnn.py."""
     import numpy as np

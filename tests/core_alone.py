@@ -24,7 +24,7 @@ PACKAGE = ROOT / "tinymp"
 # Every subpackage, by what holds it below tinymp: its folder, and what will move there. All other files are the core.
 SUBPACKAGES = {
     "fast/cpu": ["fast/cpu"],
-    "fast/cuda": ["fast/cuda"],
+    "gpu": ["gpu"],
     "study": ["study"],
     "audit": ["audit"],
     "lab": ["lab"],

@@ -23,7 +23,6 @@ from .backend import __version__, default_device, device, get_rng_state, info, m
 from .backend.extras import hint as _hint
 from .dtypes import bfloat16, float16, float32, float64
 from .events import Observer, observe
-from .fast_path import enable_fast
 from .grad_mode import enable_grad, is_grad_enabled, no_grad
 from .ops.create import arange, empty, empty_like, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
 from .ops.random import rand, rand_like, randint, randn, randn_like, randperm
@@ -40,7 +39,7 @@ _NAMES = {
     "study.tensor_core": "tensor_core",
     "audit": "audit",
     "audit.bytes": "saved_nbytes",
-    "fast.cuda.capture": "capture",
+    "gpu.capture": "capture",
     "checkpoint": "Checkpointer load load_weights save save_weights",
     "course": "course",
     "lab": "lab",
@@ -107,7 +106,7 @@ if TYPE_CHECKING:
     from .audit import audit  # type: ignore[no-redef]
     from .audit.bytes import saved_nbytes
     from .checkpoint import Checkpointer, load, load_weights, save, save_weights
-    from .fast.cuda.capture import capture
+    from .gpu.capture import capture
     from .sparse import SparseRows
     from .study import *
     from .study.tensor_core import tensor_core

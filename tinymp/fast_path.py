@@ -10,13 +10,11 @@ A fast path takes what the definition takes, saves what it saves and rounds wher
 result, or NotImplemented for a case that it leaves to the definition. Where a policy studies how numbers are summed,
 definitions run alone (`precision.plain`). Deleting the file deletes the fast path.
 
-On a GPU the next to be asked is the base, ops/base.py and optim/base.py: the few kernels that train unless
-`enable_fast("cuda")` puts those of fast/cuda in front of them.
+Those of a GPU, CUDA kernels, are in gpu/. Where a policy or a case is not theirs, definitions run on CuPy's arrays.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import cache, wraps
 from importlib import import_module
@@ -25,22 +23,10 @@ from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable)
 
-FOLDERS = {"cpu": "cpu", "gpu": "cuda"}  # in fast/, for the devices that have fast paths
-BASE = {"gpu"}  # devices with a base: ops/base.py for the definitions in ops, optim/base.py for those in optim
-enabled = {"cpu", *os.environ.get("TINYMP_FAST", "").split(",")} & {*FOLDERS.values()}
-off: set[str] = set()  # names of definitions ("forward", "cast") whose fast paths do not run: for tests and comparisons
+FOLDERS = {"cpu": "fast.cpu", "gpu": "gpu"}  # by the names of the devices that have fast paths
+enabled = {*FOLDERS}  # the devices whose fast paths run: for tests and comparisons a name may be taken out
+off: set[str] = set()  # likewise names of definitions ("forward", "cast") whose fast paths do not run
 _found: dict[tuple[Callable, str], Callable] = {}
-
-
-def enable_fast(folder: str, on: bool = True) -> None:
-    """Use the fast paths of "cuda" or "cpu", or no longer (on=False).
-
-    Those of the CPU are used from the start; those of CUDA are not until a GPU has shown what each gains (docs/gpu.md).
-    The environment variable TINYMP_FAST=cuda does the same. ValueError for another name.
-    """
-    if folder not in FOLDERS.values():
-        raise ValueError(f"enable_fast: expected 'cuda' or 'cpu', got {folder!r}")
-    (enabled.add if on else enabled.discard)(folder)
 
 
 def fast_path(definition: Callable, where: Callable[[Any], bool] | None = None) -> Callable[[Function], Function]:
@@ -86,30 +72,16 @@ def replaceable(device_of: Callable[[Any], str]) -> Callable[[Function], Functio
 
 
 @cache
-def _load(definition: Callable, module: str) -> Callable | None:
+def _find(definition: Callable, device: str) -> Callable | None:
+    module = f"{__package__}.{FOLDERS[device]}.{definition.__module__.rpartition('.')[2]}"
     try:
-        import_module(f"{__package__}.{module}")
+        import_module(module)
     except ModuleNotFoundError as error:
-        if not f"{__package__}.{module}".startswith(error.name or "?"):
+        if not module.startswith(error.name or "?"):
             raise  # something that the file itself imports
     return _found.get((definition, module.split(".")[-2]))
 
 
-@cache
-def _find(definition: Callable, device: str, fast: bool) -> Callable | None:
-    modules = [f"fast.{FOLDERS[device]}.{definition.__module__.rpartition('.')[2]}"] if fast else []
-    modules += [f"{folder}.base" for folder in definition.__module__.split(".")[1:2] if device in BASE]
-    ways = [way for module in modules if (way := _load(definition, module)) is not None]
-    if len(ways) < 2:
-        return ways[0] if ways else None
-
-    def first_that_can(*args: Any, **options: Any) -> Any:
-        y = ways[0](*args, **options)
-        return ways[1](*args, **options) if y is NotImplemented else y
-
-    return first_that_can
-
-
 def find(definition: Callable, device: str) -> Callable | None:
     """The fast path of a definition on the device of this name, or None."""
-    return None if definition.__name__ in off else _find(definition, device, FOLDERS.get(device) in enabled)
+    return None if device not in enabled or definition.__name__ in off else _find(definition, device)

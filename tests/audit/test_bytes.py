@@ -12,7 +12,7 @@ import tinymp as mp
 from audit.biglstm import BigLSTM
 from benchmarks import models
 from examples import cnn, dcgan, lstm
-from fast.both_ways import fast_only
+from gpu.both_ways import fast_only
 from tinymp import nn, ops, optim, statistics
 from tinymp.audit.bytes import ROLES, ByteLedger, saved_nbytes, total
 from tinymp.audit.histograms import Exponents

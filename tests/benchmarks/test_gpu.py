@@ -38,7 +38,7 @@ def measured(section, fast=True, networks=("CNN", "LSTM", "DCGAN")):
 @pytest.mark.usefixtures("_stand_in")
 @pytest.mark.parametrize("section", gpu.SECTIONS)
 def test_section(section, capsys):
-    # all files of fast/cuda, one at a time, are too many for a DCGAN
+    # all files of gpu, one at a time, are too many for a DCGAN
     report = measured(section, networks=("CNN", "LSTM", *(["DCGAN"] if section != "paths" else [])))
     cases = [case for some in report.cases.values() for case in some]
     assert not report.failed, [case for case in [*report.rows, *cases] if case.get("error")]

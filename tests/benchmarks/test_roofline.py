@@ -11,7 +11,7 @@ from benchmarks import models, roofline
 from benchmarks.machine import device
 from tinymp import backend, ops
 from tinymp.audit import meta
-from tinymp.fast.cuda import checks
+from tinymp.gpu import checks
 
 pytestmark = [
     pytest.mark.cpu,

@@ -8,7 +8,7 @@ import pytest
 import tinymp as mp
 from tinymp import events, nn, ops, optim
 from tinymp.events import here
-from tinymp.ops.base import made
+from tinymp.gpu import made
 
 
 class Everything(mp.Observer):

@@ -21,13 +21,12 @@ from .compile import HARDWARE, KernelError, Program, RaceError, problem
 @contextlib.contextmanager
 def installed():
     """Within the block, tinymp's device "gpu" is the stand-in (the value of the block, what `import cupy` finds)."""
-    import tinymp.ops.base
-    import tinymp.optim.base  # some modules keep what lies on the device: they are put back at the end
+    import tinymp
     from tinymp.backend import gpu
-    from tinymp.backend.gpu import HEADERS
 
-    for path in pathlib.Path(tinymp.__file__).parent.glob("fast/cuda/*.py"):
-        importlib.import_module(f"tinymp.fast.cuda.{path.stem}")
+    for path in pathlib.Path(tinymp.__file__).parent.glob("gpu/*.py"):
+        importlib.import_module(f"tinymp.gpu.{path.stem}")  # some keep what lies on the device: put back at the end
+    from tinymp.gpu.kernels import HEADERS
 
     from . import cublas as library
     from . import device, stand_in
@@ -38,8 +37,7 @@ def installed():
     before, device_before = [_state(module) for module in touched], dict(vars(gpu))
     with stand_in.install_modules(sys.modules) as cupy:
         HEADERS[0] = HARDWARE
-        if ours := sys.modules.get("tinymp.fast.cuda.cublas"):
-            ours._library = library.Library()
+        sys.modules["tinymp.gpu.cublas"]._library = library.Library()
         gpu._problem = gpu.xp = gpu.array_type = None
         try:
             with mock.patch.dict(os.environ, CUPY_CACHE_DIR=str(pathlib.Path(__file__).parent)):  # nothing to compile

@@ -35,7 +35,7 @@ from unittest import mock
 import numpy as np
 
 from kept import kept
-from tinymp.fast.cuda import kernels
+from tinymp.gpu import kernels
 
 from .memory import Fenced, Group, bytes_at, extent, groups
 

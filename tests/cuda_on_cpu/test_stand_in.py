@@ -753,7 +753,7 @@ def module(cp):
     if why := problem():
         pytest.skip(why)
     from cuda_on_cpu import HARDWARE
-    from tinymp.fast.cuda import kernels
+    from tinymp.gpu import kernels
 
     code = "\n".join([HARDWARE.read_text(), kernels.HEADERS[1].read_text(), CODE])
     return cp.RawModule(code=code, options=("-std=c++17", "-DSTORAGE=half"))
@@ -812,7 +812,7 @@ def test_limits_of_a_launch(cp, module):
 def test_installation_leaves_nothing_behind():
     import cuda_on_cpu
     from tinymp.backend import gpu
-    from tinymp.fast.cuda import cublas, kernels
+    from tinymp.gpu import cublas, kernels
 
     if why := problem():
         pytest.skip(why)

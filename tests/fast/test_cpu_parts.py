@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from fast.both_ways import channels_last
+from gpu.both_ways import channels_last
 from oracle import host, randn
 from tinymp import fast_path, ops
 from tinymp.fast.cpu import threads

@@ -8,18 +8,18 @@ import pytest
 import tinymp as mp
 from calls import CALLS
 from tinymp import fast_path
-from tinymp.fast.cuda import kernels
+from tinymp.gpu import kernels
 from tinymp.ops.softmax import Softmax
 
-FOLDER = pathlib.Path(mp.__file__).parent / "fast"
-HELPERS = {"__init__", "capture", "checks", "cublas", "kernels", "layout", "philox", "recording", "reductions"}
-HELPERS |= {"row_sums", "rows", "tables", "threads"}  # files that others there use
-FILES = [path for path in FOLDER.rglob("*.py") if path.stem not in HELPERS]
+PACKAGE = pathlib.Path(mp.__file__).parent
+HELPERS = {"__init__", "capture", "checks", "columns", "cublas", "elementwise", "kernels", "layout", "philox"}
+HELPERS |= {"recording", "row_sums", "rows", "symbols", "tables", "threads"}  # files that others there use
+FILES = [path for folder in ("fast/cpu", "gpu") for path in PACKAGE.glob(f"{folder}/*.py") if path.stem not in HELPERS]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_file_registers_something_for_a_file_of_its_name(path):
-    importlib.import_module(".".join(["tinymp", *path.relative_to(FOLDER.parent).with_suffix("").parts]))
+    importlib.import_module(".".join(["tinymp", *path.relative_to(PACKAGE).with_suffix("").parts]))
     registered = [d for d, device in fast_path._found if device == path.parent.name]
     assert any(d.__module__.rpartition(".")[2] == path.stem for d in registered)
 
@@ -41,11 +41,9 @@ def test_what_is_off_is_not_found(monkeypatch):
 
 @pytest.fixture(scope="module")
 def kernels_of_ops():
-    """The base's kernels, and those in fast/cuda that belong to a file of ops/; the others are of the device's
-    primitives.
-    """
-    files = [kernels.HEADERS[1].with_name("base.cu")]
-    files += [path for path in FOLDER.glob("cuda/*.cu") if (FOLDER.parent / "ops" / f"{path.stem}.py").exists()]
+    """The kernels that belong to a file of ops/; the others are of the device's primitives."""
+    ours = [path for path in PACKAGE.glob("gpu/*.cu") if (PACKAGE / "ops" / f"{path.stem}.py").exists()]
+    files = [*ours, PACKAGE / "gpu" / "columns.cu"]
     return {name for path in files for name in kernels.signatures(kernels.source(path), "half")}
 
 

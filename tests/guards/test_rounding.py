@@ -18,7 +18,7 @@ def test_the_whole_package_is_searched():
     names = {p.relative_to(ROOT).as_posix() for p in rounding.files()}
     assert {p.relative_to(ROOT).as_posix() for p in (ROOT / "tinymp").rglob("*.py")} <= names
     assert {"tinymp/precision.py", "tinymp/backend/devices.py", "tinymp/backend/common.cuh"} <= names
-    assert {"tinymp/fast/cuda/norm.cu", "examples/paper/nmt.py", "course/grader/race.py"} <= names
+    assert {"tinymp/gpu/norm.cu", "examples/paper/nmt.py", "course/grader/race.py"} <= names
 
 
 def test_ops_and_layers_leave_rounding_to_the_primitives():
@@ -32,10 +32,10 @@ PLANTED = {
     "tinymp/ops/softmax.py": "y = x.astype(d)",
     "tinymp/backend/devices.py": "y = np.add(a, b, out=y)",
     "tinymp/fast/cpu/devices.py": "numkong.astype(x, 'float16')",
-    "tinymp/fast/cuda/devices.py": "y[...] = x",
+    "tinymp/gpu/devices.py": "y[...] = x",
     "tinymp/audit/sketch.py": "y = x.sum()",
-    "tinymp/fast/cuda/norm.cu": "__device__ half planted(float x) { return __float2half(x); }",
-    "tinymp/fast/cuda/rows.cuh": "__device__ void planted(T* to, float x) { store(to, x); }",
+    "tinymp/gpu/norm.cu": "__device__ half planted(float x) { return __float2half(x); }",
+    "tinymp/gpu/rows.cuh": "__device__ void planted(T* to, float x) { store(to, x); }",
 }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from fast.both_ways import on_device
+from gpu.both_ways import on_device
 from oracle import check, host, randn, rng
 from tinymp import ops
 
@@ -231,7 +231,7 @@ def there(*arrays):
 
 
 @pytest.mark.parametrize(("which", "place", "value"), [(0, 1, 9), (0, 1, 0), (1, 0, 7), (1, 0, -1), (2, 1, 3)])
-def test_a_gpu_reports_bad_values_later(fast_cuda, which, place, value):
+def test_a_gpu_reports_bad_values_later(gpu, which, place, value):
     """But before a result can be seen."""
     given = [np.array([[1, 2], [2, 1]]), np.array([6, 5]), np.array([2, 2])]
     given[which].reshape(-1)[place] = value
@@ -252,10 +252,10 @@ def test_lengths_on_the_host(gpu):
         ops.ctc_loss(x, [[1, 2, 0], [3, 0, 0]], [6, 5], [2, 4])
 
 
-def test_nothing_waits_for_the_device(fast_cuda):
-    if not hasattr(fast_cuda.xp, "no_synchronisation"):
+def test_nothing_waits_for_the_device(gpu):
+    if not hasattr(gpu.xp, "no_synchronisation"):
         pytest.skip("only the stand-in knows")
     x, *given = there(randn(6, 2, 4).astype("float16"), [[1, 2], [3, 3]], [6, 5], [2, 2])
     x.requires_grad_()
-    with fast_cuda.xp.no_synchronisation():
+    with gpu.xp.no_synchronisation():
         ops.ctc_loss(x, *given, zero_infinity=True).backward()

@@ -322,7 +322,7 @@ def test_the_ledger_shows_the_casts_and_the_policy():
     assert "FP16_ACCUMULATE" in str(a.as_dict()["policy"])
 
 
-def test_a_captured_step_is_the_step(fast_cuda):
+def test_a_captured_step_is_the_step(gpu):
     plain, captured = Job(), Job()
     for job in (plain, captured):
         mp.MIXED.cast(job.model, keep={"0": mp.FP32, "6": mp.FP32})

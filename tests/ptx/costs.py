@@ -9,8 +9,8 @@ from __future__ import annotations
 import pathlib
 from collections import Counter
 
-from fast import test_nvrtc
-from tinymp.fast.cuda import kernels
+from gpu import test_nvrtc
+from tinymp.gpu import kernels
 
 from . import nvrtc, select
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from cuda_on_cpu.compile import declared_in
 from kept import kept
-from tinymp.fast.cuda import kernels
+from tinymp.gpu import kernels
 
 SPECIAL = re.compile(r"\b(?:cp_async|ldmatrix|mma_|__CUDA_ARCH__)")
 

@@ -15,8 +15,8 @@ import cuda_on_cpu
 from cuda_on_cpu import compile, device, stand_in
 from cuda_on_cpu.compile import KernelError, Launching, declared_in
 from cuda_on_cpu.memory import Fenced, bytes_at
-from fast import both_ways
-from tinymp.fast.cuda import kernels
+from gpu import both_ways
+from tinymp.gpu import kernels
 
 from . import nvrtc
 from .machine import Machine, PTXError, Region, Registers

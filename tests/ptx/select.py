@@ -13,7 +13,7 @@ import sys
 import tempfile
 from functools import cache
 
-from tinymp.fast.cuda import kernels
+from tinymp.gpu import kernels
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -43,7 +43,7 @@ def run(
 @cache
 def known() -> dict[str, str]:
     """{kernel of the package: its source's name}; tests have others of their own."""
-    files = pathlib.Path(kernels.__file__).parents[2].rglob("*.cu")
+    files = pathlib.Path(kernels.__file__).parents[1].rglob("*.cu")
     return {name: path.stem for path in files for name in kernels.signatures(kernels.source(path), "half")}
 
 
@@ -88,4 +88,4 @@ def choose(architecture: str, *where: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    SELECTED.write_text("\n".join(choose("90", "tests/fast", "tests/core/backend/test_base.py")) + "\n")
+    SELECTED.write_text("\n".join(choose("90", "tests/gpu")) + "\n")

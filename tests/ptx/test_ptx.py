@@ -11,23 +11,16 @@ import cuda_on_cpu
 import tinymp as mp
 from cuda_on_cpu import KernelError
 from cuda_on_cpu.compile import preprocessed
-from fast import test_nvrtc, units
-from fast.both_ways import check_both_ways, on_device
+from gpu import test_nvrtc, units
+from gpu.both_ways import check_both_ways, on_device
 from oracle import randn
 from ptx import costs, nvrtc, program, select
 from tinymp import Tensor, ops
 from tinymp.backend import gpu
-from tinymp.fast.cuda import kernels
+from tinymp.gpu import kernels
 
 pytestmark = pytest.mark.cpu
 ARCHITECTURES = "70", costs.ARCHITECTURE
-
-
-@pytest.fixture(autouse=True)
-def _fast_paths():
-    mp.enable_fast("cuda")
-    yield
-    mp.enable_fast("cuda", False)
 
 
 @pytest.fixture(autouse=True)
@@ -208,17 +201,17 @@ def loss():
 
 
 RUNS = {  # a test: its source, and the kernels of it that run (the others need not be compiled)
-    convolution: ("fast/cuda/conv.cu", {"arrange", "correlate_64x64"}),
-    attention: ("fast/cuda/attention.cu", {"attention_32", "attention_queries_32", "attention_keys_32"}),
-    norm: ("fast/cuda/norm.cu", {"layer_norm_forward"}),
-    loss: ("fast/cuda/loss.cu", {"cross_entropy_forward", "total_loss"}),
+    convolution: ("gpu/conv.cu", {"arrange", "correlate_64x64"}),
+    attention: ("gpu/attention.cu", {"attention_32", "attention_queries_32", "attention_keys_32"}),
+    norm: ("gpu/norm.cu", {"layer_norm_forward"}),
+    loss: ("gpu/loss.cu", {"cross_entropy_forward", "total_loss"}),
 }
 DEFINED = re.compile(r'^extern "C" __global__ [^{]*?(\w+)\([^)]*\) \{(?:[^\n]*\}$|.*?^\}$)', re.M | re.S)
 BARRIER = "__syncthreads();"
 
 
 def run_alone(run, *faults, needed=frozenset(), architecture="80"):
-    code = kernels.source(pathlib.Path(kernels.__file__).parents[2] / RUNS[run][0])
+    code = kernels.source(pathlib.Path(kernels.__file__).parents[1] / RUNS[run][0])
     others = [(m[0], "") for m in DEFINED.finditer(code) if m[1] not in RUNS[run][1] | needed]
     assert all(code.count(old) == 1 for old, _ in (*faults, *others))
     with program.installed(architecture, faults=(*others, *faults)):

@@ -309,7 +309,7 @@ def test_an_overflow_is_skipped(unscale):
     assert scaler.history == [(0, 2.0**15, "overflow in `embedding.weight` (9, 4)")]
 
 
-@pytest.mark.cpu  # a GPU tells some steps later: tests/fast/test_cuda_scaler.py
+@pytest.mark.cpu  # a GPU tells some steps later: tests/gpu/test_scaler.py
 def test_the_op_whose_sum_overflows_is_named():
     p = table(mp.MIXED)
     scaler, optimizer = optim.StaticLossScaler(2.0**8, max_consecutive_skips=1), optim.SGD([p])

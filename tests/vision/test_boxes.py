@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from fast.both_ways import on_device
+from gpu.both_ways import on_device
 from oracle import device_array, host, rng
 from tinymp import ops
 
@@ -181,7 +181,7 @@ def test_other_functions_on_a_gpu(gpu):
         np.testing.assert_allclose(got, function(*given), rtol=2.0**-20, atol=2.0**-16)
 
 
-def test_a_gpu_reports_bad_boxes_later(fast_cuda):
+def test_a_gpu_reports_bad_boxes_later(gpu):
     good, bad = some_boxes(2), np.array([[3, 0, 2, 1], [0, 0, np.nan, 1]], "float32")
     ops.box_iou(on_device(good), on_device(bad))
     with pytest.raises(ValueError, match=r"box_iou: expected every box of `boxes2` .*\(seen on the GPU"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from fast.both_ways import on_device
+from gpu.both_ways import on_device
 from oracle import check, device_array, distinct, host, randn
 from tinymp import ops
 
@@ -183,7 +183,7 @@ def test_refused_arguments(op, x, boxes, error, message):
 
 @pytest.mark.parametrize("op", [ops.roi_align, ops.roi_pool])
 @pytest.mark.parametrize(("place", "value"), [(place, value) for place in (0, 1, 4) for value in (np.nan, 1e30)])
-def test_a_gpu_reports_bad_boxes_later(fast_cuda, op, place, value):
+def test_a_gpu_reports_bad_boxes_later(gpu, op, place, value):
     """Or at once, where the definition reads them: in either case before a result can be seen."""
     with pytest.raises(ValueError, match=rf"^{op.__name__}: expected .*`boxes` .*\(seen on the GPU in an earlier call"):
         op(mp.Tensor(on_device(X)), on_device(changed(place, value)), 2).numpy()

@@ -99,7 +99,7 @@ class Audit:
         own += [self.scale, self.bytes, self.products, self.shadow, self.formats, self.accumulators, self._trace]
         self._listener = Listener([*[i for i in own if i is not None], *instruments], every)
         self._part = f"one step in {every:,}" if every > 1 else ""
-        self._fast = False  # fast paths of CUDA were enabled
+        self._fast = False  # kernels of tinymp/gpu ran
 
     def __enter__(self) -> Audit:
         if self._trace is not None:
@@ -187,4 +187,4 @@ class Audit:
 
 
 def _fast_on_gpu() -> bool:
-    return gpu.array_type is not None and "cuda" in enabled
+    return gpu.array_type is not None and "gpu" in enabled

@@ -74,8 +74,8 @@ def _statements(content: dict[str, Any]) -> Iterator[_Statement]:
         yield _Statement(f"Only {part} was looked at; all counts are of that part.", "ledger", NOTE)
     if summary.get("fast"):
         text = (
-            "On the GPU fast paths of CUDA were enabled (fast/cuda). What their kernels write was looked at; "
-            "attention's weights, which are rounded within one, were not."
+            "On the GPU kernels ran in place of some definitions. What they write was looked at; attention's weights, "
+            "which are rounded within one, were not."
         )
         yield _Statement(text, "ledger", NOTE)
     yield from _about_steps(content.get("scale") or {}, summary)

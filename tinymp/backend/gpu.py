@@ -1,6 +1,6 @@
 """The GPU: CuPy's arrays, with which the definitions run as they do on NumPy's, and products by cuBLAS.
 
-CuPy is imported when the first array goes to the GPU. A few ops have kernels of their own: ops/base.py.
+CuPy is imported when the first array goes to the GPU. Kernels of tinymp's own are found as fast paths (fast_path.py).
 
 **Products.** cuBLAS computes C' = op(A') op(B') on column-major matrices; CuPy's are row-major. Memory that holds a
 row-major X is, read by columns, X^T. Since C = A B means C^T = B^T A^T, cuBLAS is asked for C' = C^T with A' = B^T and
@@ -19,7 +19,6 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -37,9 +36,6 @@ ZERO_ONE = [scalars.ctypes.data for scalars in _scalars]  # cuBLAS reads alpha a
 MATH_MODE = 16  # cublasMath_t: DEFAULT_MATH | DISALLOW_REDUCED_PRECISION_REDUCTION
 DEFAULT_ALGORITHM = -1
 MOST = 2**31 - 1  # cuBLAS's sizes are C ints
-HERE = pathlib.Path(__file__).parent
-HEADERS = [HERE / "hardware.cuh", HERE / "common.cuh"]  # tests/cuda_on_cpu puts its own first one here
-PIECE = 1 << 16  # elements that a block works on, where a kernel has many arrays
 LONG = 4096  # CuPy sums along an axis with at least 16 threads: each adds at most 256 of so many terms
 
 
@@ -160,16 +156,10 @@ class Gpu(Device):
         return self.xp.concatenate([sums, tail], axis=axis)
 
     def first_bad(self, arrays: Iterable[Array]) -> int | None:
-        """As `Device.first_bad`, in a launch per dtype; the host waits once for all of them."""
-        # rounds: never, what is finite in FP64 less itself is 0, and all else NaN
-        arrays = [x if x.dtype in (_F16, _F32) else (x - x).astype(_F32) for x in map(self.asarray, arrays)]
-        arrays = [self.xp.ascontiguousarray(x) for x in arrays]
-        bad = self.xp.zeros(len(arrays), np.int32)
-        for dtype in (_F16, _F32):
-            ours = [(i, x) for i, x in enumerate(arrays) if x.dtype == dtype]
-            rows = [(x.data.ptr, x.itemsize, bad.data.ptr + 4 * i, 0, x.size) for i, x in ours]
-            run_over(self.xp, "find_nonfinite", dtype, rows)
-        return next((i for i, found in enumerate(bad.get()) if found), None)
+        """As `Device.first_bad`; the host waits once for all of them."""
+        finite = [self.xp.isfinite(self.asarray(x)).all() for x in arrays]
+        found = self.xp.stack(finite).get().tolist() if finite else []
+        return found.index(False) if False in found else None
 
     @replaceable
     def to_numpy(self, x: Array) -> np.ndarray:
@@ -265,48 +255,7 @@ def batched(xp: Any, x: Array, lead: tuple[int, ...], batch: int, rows: int, col
     return xp.broadcast_to(x, (*lead, rows, columns)).reshape(batch, rows, columns)
 
 
-# ------------------------------------------------------------------------------------------------------------ kernels
-
-
-def joined(paths: Iterable[pathlib.Path]) -> str:
-    """The texts of CUDA sources as one, in which the compiler's messages name the files."""
-    return "\n".join(f'#line 1 "{path.name}"\n{path.read_text(encoding="utf-8")}' for path in paths)
-
-
-@cache
-def _base(cupy: Any, storage: str, result: str) -> Any:
-    options = ("-std=c++17", f"-DSTORAGE={storage}", f"-DRESULT={result}")
-    return cupy.RawModule(code=joined([*HEADERS, HERE / "base.cu"]), options=options)
-
-
-@cache
-def _kernel(cupy: Any, name: str, storage: np.dtype, result: np.dtype) -> Any:
-    return _base(cupy, *("half" if dtype == _F16 else "float" for dtype in (storage, result))).get_function(name)
-
-
-_AS_C: dict[type, Callable] = {int: np.int32, float: np.float32, type(None): lambda _: np.uint64(0)}  # for run_kernel
-
-
-def run_kernel(xp: Any, name: str, storage: np.dtype, result: np.dtype, blocks: int, threads: int, *args: Any) -> None:
-    """Run a kernel of base.cu, compiled by NVRTC at its first use (CuPy keeps that on disk) for T and R.
-
-    args: arrays, None for a null pointer, and numbers: an int is an int, a float a float, and NumPy's scalars what they
-    are. RuntimeError on another GPU than before.
-    """
-    require_one_gpu(xp)
-    values = tuple([_AS_C[type(x)](x) if type(x) in _AS_C else x for x in args])
-    _kernel(xp, name, storage, result)((blocks,), (threads,), values)
-
-
-def run_over(xp: Any, name: str, storage: np.dtype, rows: Iterable[tuple[int, int, int, int, int]]) -> None:
-    """Run a kernel of base.cu once over many arrays: a block for each PIECE elements, which it finds in a table.
-
-    rows: per array where it is read and the bytes to its next element, the same for where it is written, and its size.
-    """
-    pieces = [(a + i * da, b + i * db, min(PIECE, n - i)) for a, da, b, db, n in rows for i in range(0, n, PIECE)]
-    if pieces:
-        run_kernel(xp, name, storage, storage, len(pieces), 1024, xp.asarray(np.array(pieces, np.uint64)))
-
+# ------------------------------------------------------------------------------------------------------------ one GPU
 
 _gpu: int | None = None  # the number of the first GPU that was worked on
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..autograd import Array
 from ..backend import gpu
 from ..backend.extras import hint
-from ..fast.cuda.recording import capturing
+from ..gpu.recording import capturing
 from .group import FORWARD, Group, Pending
 
 LOOK = 1.0  # seconds between two looks at what is under way

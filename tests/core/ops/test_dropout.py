@@ -59,7 +59,7 @@ def test_refused(p):
         ops.dropout(mp.tensor([1.0]), p)
 
 
-def test_a_graph_drops_others_at_each_replay(fast_cuda):
+def test_a_graph_drops_others_at_each_replay(gpu):
     x, dy = (mp.tensor(np.ones(200, "float16"), device="gpu") for _ in range(2))
     x.requires_grad_()
 

@@ -1,7 +1,0 @@
-"""Special instructions (conversions, Tensor Cores, asynchronous copies) against NumPy."""
-
-from fast import units
-
-
-def test_instructions(gpu):
-    assert set(units.check().values()) == {0}

@@ -1,0 +1,303 @@
+"""Kernels made of definitions have the bits of the definitions run operation by operation on the same device."""
+
+import math
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from cuda_on_cpu.compile import Program, once
+from gpu.both_ways import launches
+from tinymp import fast_path, ops
+from tinymp.gpu import elementwise, kernels
+from tinymp.gpu.symbols import SYMBOLS
+from tinymp.ops.unary import OPS
+
+HALVES = np.arange(65536, dtype=np.uint16).view(np.float16)
+EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, -3.0, 2.0**-24, -(2.0**-24), 2.0**-14, 65504.0, -65504.0, math.inf, -math.inf]
+EDGES = np.array([*EDGES, math.nan, 1e-39, -1e-40, 2.0**-126, 3.4e38, 88.5, -104.0, 11.1, -17.0, 2.0**24 + 1])
+
+UNARY = {name: getattr(ops, name) for name in OPS if hasattr(ops, name)}
+UNARY |= {name: getattr(ops, name) for name in ["relu", "gelu", "hardtanh", "elu", "celu", "softplus", "isnan", "isinf", "isfinite", "neg"]}
+UNARY |= {
+    "gelu, tanh": lambda x: ops.gelu(x, "tanh"),
+    "leaky_relu": lambda x: ops.leaky_relu(x, 0.3),
+    "leaky_relu, slope 2": lambda x: ops.leaky_relu(x, 2.0),
+    "clamp": lambda x: ops.clamp(x, -1.5, 2),
+    "clamp, one bound": lambda x: ops.clamp(x, max=0.25),
+    "x + 3": lambda x: x + 3,
+    "3 - x": lambda x: 3 - x,
+    "x - 0.1 of it": lambda x: ops.sub(x, 2.0, alpha=0.1),
+    "0.1 x": lambda x: 0.1 * x,
+    "x / 3": lambda x: x / 3,
+    "3 / x": lambda x: 3 / x,
+    "x^2.5": lambda x: x**2.5,
+    "1.5^x": lambda x: ops.pow(1.5, x),
+    "x > 0.1": lambda x: x > 0.1,
+    "to float32": lambda x: x.float(),
+    "masked_fill": lambda x: ops.masked_fill(x, x > 1, -7.0),
+    "dropout": lambda x: ops.dropout(x, 0.3),
+}
+BINARY = {name: getattr(ops, name) for name in ["add", "sub", "mul", "div", "pow", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge"]}
+BINARY |= {
+    "add, alpha": lambda x, y: ops.add(x, y, alpha=0.3),
+    "where": lambda x, y: ops.where(x > 0, x, y),
+    "clamp": lambda x, y: ops.clamp(x, min=y),
+    "clamp, two": lambda x, y: ops.clamp(x, y, x),
+    "used twice": lambda x, y: x * y + x,
+}
+# What runs operation by operation: the gradient of an exponent asks for an array of a number
+NOT_TRACED = {"1.5^x": {"backward"}, "pow": {"backward"}}
+GRADIENT_AS_IT_IS = {"add", "x + 3", "x - 0.1 of it"}  # backward returns what it is given
+
+
+@contextmanager
+def operation_by_operation():
+    fast_path.off.add("map")
+    try:
+        yield
+    finally:
+        fast_path.off.remove("map")
+
+
+def traced_so_far():
+    return sum(name.startswith("map_") for name in launches() or ())
+
+
+def run(op, arrays):
+    """The results and gradients of op on these arrays, as arrays of the host, and the phases in which nothing was traced."""
+    mp.manual_seed(1)
+    tensors = [mp.Tensor(x).requires_grad_(x.dtype.kind == "f") for x in arrays]
+    counts = [traced_so_far()]
+    y = op(*tensors)
+    counts.append(traced_so_far())
+    if y.requires_grad:
+        y.backward(
+            mp.Tensor(mp.backend.gpu.asarray(DY[np.arange(y.numel()) % DY.size].reshape(y.shape).astype(y.dtype)))
+        )
+        counts.append(traced_so_far())
+    idle = {phase for phase, a, b in zip(("forward", "backward"), counts, counts[1:]) if a == b}
+    return [y.numpy(), *[x.grad.numpy() for x in tensors if x.grad is not None]], idle
+
+
+DY = np.random.default_rng(5).standard_normal(4099)
+
+
+def same(one, other):
+    for x, y in zip(one, other, strict=True):
+        assert (x.dtype, x.shape) == (y.dtype, y.shape)
+        bits = np.dtype(f"u{x.itemsize}")
+        wrong = (x.view(bits) != y.view(bits)) & ~((x != x) & (y != y)) if x.dtype.kind == "f" else x != y
+        assert not wrong.any(), f"{wrong.sum()} differ, first {x[wrong][0]!r} and {y[wrong][0]!r}"
+
+
+def check(op, *arrays):
+    """Hold op to itself operation by operation; returns the phases in which nothing was traced."""
+    device = [mp.backend.gpu.asarray(x) for x in arrays]
+    with once(), np.errstate(all="ignore"):
+        traced, idle = run(op, device)
+        with operation_by_operation():
+            same(traced, run(op, device)[0])
+    return idle
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_of_one(name):
+    idle = check(UNARY[name], HALVES)
+    random = np.random.default_rng(0).standard_normal(2048).astype(np.float32)
+    check(UNARY[name], np.concatenate([EDGES.astype(np.float32), random * 2.0**-120, random, random * 50]))
+    check(UNARY[name], np.concatenate([EDGES[:14], random.astype(np.float64)]))
+    assert launches() is None or idle == NOT_TRACED.get(name, GRADIENT_AS_IT_IS & {name} and {"backward"})
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_of_two(name):
+    random = np.random.default_rng(0).standard_normal((2, 4096)).astype(np.float32)
+    for dtype in (np.float16, np.float32):
+        with np.errstate(over="ignore"):
+            edges = EDGES.astype(dtype)
+        x, y = (a.ravel() for a in np.broadcast_arrays(edges, edges[:, None]))
+        pairs = [np.concatenate([e, r.astype(dtype)]) for e, r in zip((x, y), random)]
+        idle = check(BINARY[name], *pairs)
+        assert launches() is None or idle == NOT_TRACED.get(name, GRADIENT_AS_IT_IS & {name} and {"backward"})
+
+
+# -------------------------------------------------------------------------------------------------------- memory orders
+
+
+def chwn(x):
+    """x (N, C, H, W) as it lies behind a convolution."""
+    return np.ascontiguousarray(x.transpose(1, 2, 3, 0)).transpose(3, 0, 1, 2)
+
+
+SHAPES = {
+    "flat": ((3, 5, 7), (3, 5, 7)),
+    "rows of 8": ((6, 16), (16,)),
+    "rows of 7": ((6, 7), (7,)),
+    "columns": ((6, 16), (6, 1)),
+    "channels": ((2, 3, 4, 6), (3, 1, 1)),
+    "a number": ((33,), ()),
+    "both broadcast": ((4, 1, 8), (5, 1)),
+    "empty": ((0, 4), (4,)),
+    "no axes": ((), ()),
+}
+
+
+@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+def test_broadcast(shapes):
+    rng = np.random.default_rng(1)
+    x, y = (np.asarray(rng.standard_normal(shape), np.float16) for shape in shapes)
+    check(ops.mul, x, y)
+    check(ops.add, y, x)
+
+
+def views(x):
+    """x (4, 8, 6, 8), or as many elements, lying otherwise."""
+    import cupy
+
+    flat = cupy.asarray(x.ravel())
+    wide = cupy.asarray(np.repeat(x, 2, axis=3))
+    moved = cupy.empty(x.size + 1, x.dtype)[1:]
+    moved[...] = flat
+    yield "in order", cupy.asarray(x)
+    yield "images last", cupy.asarray(np.ascontiguousarray(x.transpose(1, 2, 3, 0))).transpose(3, 0, 1, 2)
+    yield "every second", wide[..., ::2]
+    yield "backwards", cupy.asarray(np.ascontiguousarray(x[:, ::-1]))[:, ::-1]
+    yield "not at a multiple of 16 bytes", moved.reshape(x.shape)
+
+
+def test_every_order_beside_every_other():
+    x, y = np.random.default_rng(2).standard_normal((2, 4, 8, 6, 8)).astype(np.float16)
+    expected = x.astype(np.float32) * y
+    with once():
+        for one, a in views(x):
+            for other, b in views(y):
+                z = ops.mul(mp.Tensor(a), mp.Tensor(b))
+                np.testing.assert_array_equal(z.numpy(), expected.astype(np.float16), err_msg=f"{one}, {other}")
+                if one == "images last" and other != "backwards":  # which is left to CuPy
+                    assert z.array.strides == a.strides
+
+
+def test_both_orders_of_threads():
+    x = mp.Tensor(mp.backend.gpu.asarray(HALVES[:5000].astype(np.float16)))
+    assert np.array_equal(ops.relu(x).numpy(), np.where(x.numpy() <= 0, 0, x.numpy()), equal_nan=True)
+
+
+# -------------------------------------------------------------------------------------------------- how often it compiles
+
+
+def compiled(op, *arrays):
+    """The texts of the kernels that op needs."""
+    elementwise._plans.clear()
+    with once():
+        op(*[mp.Tensor(mp.backend.gpu.asarray(x)) for x in arrays])
+    return {plan.code for _, plan in elementwise._plans.values() if plan}
+
+
+def test_numbers_are_arguments():
+    x = HALVES[:64]
+    assert compiled(lambda x: ops.leaky_relu(x, 0.1), x) == compiled(lambda x: ops.leaky_relu(x, 0.2), x)
+    assert compiled(lambda x: x * 0.1, x) == compiled(lambda x: x * 0.25, x)
+    assert compiled(lambda x: ops.clamp(x, 0, 0.1), x) == compiled(lambda x: ops.clamp(x, 1, 0.25), x)
+    assert compiled(ops.relu, x) == compiled(ops.relu, HALVES[:4096].reshape(4, 1024))  # shapes are, too
+
+
+def test_a_step_on_other_numbers_traces_nothing():
+    x = mp.Tensor(mp.backend.gpu.asarray(HALVES[:64]))
+    with once():
+        ops.leaky_relu(x, 0.1)
+        plans = dict(elementwise._plans)
+        y = ops.leaky_relu(x, 0.5)
+    assert elementwise._plans == plans
+    assert y.numpy()[1] == 2.0**-24
+
+
+def test_an_observer_hears_the_definition():
+    class Rounded(mp.Observer):
+        seen = 0
+
+        def rounded(self, x, y):
+            self.seen += 1
+
+    x = mp.Tensor(mp.backend.gpu.asarray(HALVES))
+    with once():
+        fast = ops.sigmoid(x).numpy()
+        with mp.observe(observer := Rounded()):
+            heard = ops.sigmoid(x).numpy()
+    assert observer.seen == 1
+    same([fast], [heard])
+
+
+def test_stochastic_rounding_is_not_fused():
+    x = mp.Tensor(mp.backend.gpu.asarray(HALVES[:512]))
+    with once(), mp.use(mp.STOCHASTIC_ROUNDING):
+        mp.manual_seed(3)
+        one = ops.sigmoid(x).numpy()
+        with operation_by_operation():
+            mp.manual_seed(3)
+            same([one], [ops.sigmoid(x).numpy()])
+
+
+# ----------------------------------------------------------------------------------------------------- what is not traced
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x if x > 0 else -x,
+        lambda x: x.sum(),
+        lambda x: np.cumsum(x),
+        lambda x: x[0],
+        lambda x: np.float16(1) * x,  # computes in FP16
+        lambda x: [float(v) for v in x],
+        lambda x: SYMBOLS.reduce(x, 0, "sum"),
+        lambda x: np.add.reduce(x),
+    ],
+)
+def test_what_is_no_function_of_one_element(f):
+    import cupy
+
+    assert elementwise.plan_of(f, (cupy.zeros(4, "float16"),), {}) is None
+
+
+def test_a_mistake_in_a_definition_is_not_hidden():
+    import cupy
+
+    def wrong(x):
+        raise NameError("a mistake")
+
+    with pytest.raises(NameError, match="a mistake"):
+        elementwise.plan_of(wrong, (cupy.zeros(4, "float16"),), {})
+
+
+def test_integers_wrap_around():
+    x = np.array([2**63 - 1, -(2**63), 5], np.int64)
+    check(ops.add, x, x)
+    check(ops.mul, x, x)
+
+
+def test_the_text_is_cuda():
+    """What a person reads of a kernel, whole."""
+    import cupy
+
+    plan = elementwise.plan_of(lambda x, s: np.tanh(x) * s, (cupy.zeros(64, "float32"), 0.5), {})
+    assert plan.code.split("map_")[1].split("(", 1)[1].splitlines() == [
+        "const float* x0, float* y0, long long n, double n1) {",
+        "    each_pack<8>(n, [&](auto width, long long i) {",
+        "        const auto f0 = few(width, x0 + i);",
+        "        Few<float, width.length> r0;",
+        "        #pragma unroll",
+        "        for (int k = 0; k < width.length; k++) {",
+        "            const float a0 = f0.at[k];",
+        "            const float v0 = tanhf(a0);",
+        "            const float v1 = v0 * static_cast<float>(n1);",
+        "            r0.at[k] = v1;",
+        "        }",
+        "        put(y0 + i, r0);",
+        "    });",
+        "}",
+    ]
+    assert Program(kernels.with_headers(plan.code), {"STORAGE": "half"}).arguments.keys() == {
+        elementwise.name_of(plan.code)
+    }

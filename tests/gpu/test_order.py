@@ -1,0 +1,241 @@
+"""Streams go on when they like: what tinymp does on a GPU is right in every order that they allow, and faults show.
+
+The stand-in for a GPU (cuda_on_cpu/device.py) lets work queue until something waits for it, and then does that alone;
+within `order(seed)`, streams go on at random moments. `pytest --order 3` runs all tests of the GPU backend so.
+"""
+
+import contextlib
+import inspect
+import textwrap
+from collections import deque
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from cuda_on_cpu import KernelError, device
+from job import Job, same
+from tinymp.gpu import recording, tables
+from tinymp.gpu.capture import Captured
+from tinymp.parallel import nccl
+
+pytestmark = [pytest.mark.usefixtures("gpu", "once"), pytest.mark.cpu]
+ORDERS = [None, 0, 1, 2]  # as late as can be, and at random
+
+
+@pytest.fixture(autouse=True)
+def _stand_in(request):
+    if request.config.getoption("--backend") == "gpu":
+        pytest.skip("a GPU has an order of its own")
+
+
+def in_order(seed):
+    return contextlib.nullcontext() if seed is None else device.order(seed)
+
+
+# -------------------------------------------------------------------------------------------------- programs and faults
+
+
+def eager():
+    """Steps as they are called; one overflows."""
+    job = Job(rule="Adam", clip=True, dropout=0.3)
+    losses = [job.step(*job.batch(i), factor=1e6 if i == 2 else 1.0)[0] for i in range(4)]
+    return job.state() | {f"loss {i}": loss.numpy() for i, loss in enumerate(losses)} | {"S": job.scaler.get_scale()}
+
+
+def captured():
+    """Two jobs whose graphs share a stream and a workspace, run in turn on two other streams; one does not wait."""
+    import cupy
+
+    jobs = Job(rule="SGD"), Job(rule="Adam")
+    steps = [mp.capture(job.step, warmup=1) for job in jobs]
+    batches = [jobs[0].batch(i) for i in range(4)]
+    mp.synchronize()  # the streams below do not wait for the one that made the batches
+    found = {}
+    for i, batch in enumerate(batches):
+        for j, step in enumerate(steps):
+            with cupy.cuda.Stream(non_blocking=True) if i == 3 else contextlib.nullcontext():
+                loss, _ = step(*batch)
+                found[f"loss {i} of {j}"] = loss.numpy()
+    mp.synchronize()
+    return found | {f"{j}.{name}": x for j, job in enumerate(jobs) for name, x in job.state().items()}
+
+
+def one_graph_on_two_streams():
+    """A graph that two streams start in turn, and what it leaves behind."""
+    import cupy
+
+    total = mp.Tensor(np.zeros(4, "float32")).to("gpu")
+
+    def add(x):
+        total.array[...] = total.array * 2 + x.array
+        return total
+
+    step, xs = mp.capture(add, warmup=1), [mp.Tensor(np.full(4, i, "float32")).to("gpu") for i in range(1, 7)]
+    found = {"first": step(xs[0]).numpy()}
+    step(xs[1])
+    mp.synchronize()
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    for i, x in enumerate(xs[2:]):
+        with streams[i % 2]:
+            step(x)
+    for stream in streams:
+        stream.synchronize()
+    return found | {"total": total.numpy()}
+
+
+def uploads():
+    """Tables that go up while earlier work waits, from memory that is used again at once."""
+    import cupy
+
+    found = {}
+    for i in range(6):
+        x = [cupy.full(5, i * 10.0 + j, "float32") for j in range(3)]
+        y = [cupy.empty(5, "float32") for _ in x]
+        mp.backend.gpu.copy_all(x, y)
+        found |= {f"{i}.{j}": part for j, part in enumerate(y)}
+    return {name: part.get() for name, part in found.items()}
+
+
+def callbacks():
+    """A callback gets what the array held at some moment since the last one."""
+    import cupy
+
+    x, seen = cupy.zeros(3, "int32"), [[0] * 3]
+    callback = recording.AsyncCallback(x, lambda values: seen.append(values.tolist()))
+    for _ in range(8):
+        x += 1
+        callback.poll()
+    for _ in range(2):  # the copy under way, and one after it
+        mp.synchronize()
+        callback.poll()
+    return {"in order": seen == sorted(seen) and all(n == [n[0]] * 3 for n in seen), "last": seen[-1] == [8] * 3}
+
+
+def forgotten_tables():
+    """A graph whose tables nobody else remembers, between steps that make others."""
+    before, tables._MOST_RECENT = tables._MOST_RECENT, 1
+    try:
+        return captured()
+    finally:
+        tables._MOST_RECENT = before
+
+
+class Doubling:
+    """Takes the place of NCCL: what two processes with the same values would get."""
+
+    def all_reduce(self, x, out, op="sum", stream=None):
+        with stream:
+            out += x
+
+
+def exchanged():
+    """Gradients summed on NCCL's stream, between kernels of the program's."""
+    import cupy
+
+    group = nccl.NCCLGroup.__new__(nccl.NCCLGroup)
+    group.stream, group.engine, group.under_way, group.timeout = (
+        cupy.cuda.Stream(non_blocking=True),
+        Doubling(),
+        deque(),
+        9.0,
+    )
+    found = {}
+    for i in range(4):
+        gradients = [cupy.full(5, float(i + j), "float32") * 2 for j in range(3)]
+        pending = [group.start("all_reduce", x, "sum") for x in gradients]
+        for part in pending:
+            part.wait()
+        found |= {f"{i}.{j}": x + 1 for j, x in enumerate(gradients)}
+    return {name: x.get() for name, x in found.items()}
+
+
+def result(program):
+    """What the program gives, or what it raises."""
+    try:
+        return program()
+    except (KernelError, ArithmeticError, RuntimeError, ValueError, IndexError) as error:
+        return error
+    finally:
+        while device.busy():  # with what failed, too
+            with contextlib.suppress(KernelError):
+                device.arrive()
+
+
+def agrees(found, expected):
+    try:
+        same(found, expected)
+    except (AssertionError, AttributeError):
+        return False
+    return True
+
+
+_expected = {}
+
+
+def expected(program, monkeypatch):
+    """What the program gives where every piece of work is done at once."""
+    if program not in _expected:
+        with monkeypatch.context() as patch:
+            patch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+            _expected[program] = program()
+    return _expected[program]
+
+
+SEEDS = {captured: [None, 1], forgotten_tables: [None, 0]}  # which are slow, and almost the same
+PROGRAMS = [eager, captured, forgotten_tables, one_graph_on_two_streams, uploads, callbacks, exchanged]
+
+
+@pytest.mark.parametrize(
+    ("program", "seed"), [(program, seed) for program in PROGRAMS for seed in SEEDS.get(program, ORDERS[:3])]
+)
+def test_programs_are_right_in_every_order(monkeypatch, program, seed):
+    at_once = expected(program, monkeypatch)
+    with in_order(seed):
+        same(program(), at_once)
+
+
+def planted(monkeypatch, owner, name, old, new):
+    """Put another text into a function of tinymp."""
+    function = getattr(owner, name)
+    text = textwrap.dedent(inspect.getsource(function))
+    assert text.count(old) == 1, text
+    names = {}
+    exec("from __future__ import annotations\n" + text.replace(old, new), function.__globals__, names)
+    monkeypatch.setattr(owner, name, names[name])
+
+
+@pytest.mark.parametrize(
+    ("program", "owner", "name", "old", "new"),
+    [
+        # a host buffer that is used again before the copy, or the kernel behind it, has run
+        (uploads, recording, "_hold", "_under_way.append((memory, event))", "pass"),
+        (uploads, recording, "_hold", "pair[1].done", "True"),
+        (eager, recording, "_hold", "_under_way.append((memory, event))", "pass"),
+        # the event behind a copy is one that was never recorded
+        (uploads, recording, "_hold", "event.record()", "pass"),
+        # a callback that is called before the copy is there
+        (callbacks, recording.AsyncCallback, "poll", "if self._sent and not self._event.done:", "if False:"),
+        # a table that a graph reads, and that goes back to the pool
+        (forgotten_tables, recording, "keep", "_here.recording.kept.append(x)", "pass"),
+        # a graph that does not wait for the one before, or is started elsewhere, or waits for the wrong stream
+        (one_graph_on_two_streams, Captured, "__call__", "stream.wait_event(self._place.idle)", "pass"),
+        (captured, Captured, "__call__", "self._graph.launch()", "self._graph.launch(self._place.stream)"),
+        (one_graph_on_two_streams, Captured, "__call__", "idle.record(stream)", "idle.record(self._place.stream)"),
+        (one_graph_on_two_streams, Captured, "_aside", "cuda.get_current_stream().synchronize()", "pass"),
+        (one_graph_on_two_streams, Captured, "_aside", "stream.synchronize()", "pass"),
+        # an exchange that does not wait for the gradients, or for which nobody waits
+        (exchanged, nccl.NCCLGroup, "start", "gpu.xp.cuda.get_current_stream().record()", "self.stream.record()"),
+        (exchanged, nccl.NCCLGroup, "start", "= self.stream.record()", "= gpu.xp.cuda.get_current_stream().record()"),
+        (exchanged, nccl.OnStream, "wait", "gpu.xp.cuda.get_current_stream().wait_event(self.event)", "pass"),
+    ],
+)  # fmt: skip
+def test_planted_faults_of_time_are_found(monkeypatch, program, owner, name, old, new):
+    at_once = expected(program, monkeypatch)
+    planted(monkeypatch, owner, name, old, new)
+
+    def shows(seed):
+        with in_order(seed):
+            return not agrees(result(program), at_once)
+
+    assert any(shows(seed) for seed in ORDERS)

@@ -1,0 +1,284 @@
+"""Loss scalers on a GPU: the same decisions as on the CPU, made without the host."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import rng
+from tinymp import nn, optim
+from tinymp.gpu.optimizer import NONE
+from tinymp.fast_path import find
+from tinymp.optim import StepResult
+from tinymp.optim.scaler import Iteration, Rule, Side
+
+pytestmark = pytest.mark.usefixtures("gpu")
+
+
+def patient():
+    """Within the block, nothing may wait for the device (where that can be seen)."""
+    import cupy
+
+    return getattr(cupy, "no_synchronisation", contextlib.nullcontext)()
+
+
+def job(device, scaler, rule=optim.SGD, **options):
+    mp.manual_seed(0)
+    model = mp.MIXED.cast(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))).to(device)
+    optimizer = rule(model.parameters(), lr=1e-3, **options)
+    inputs = [mp.Tensor(rng(i).standard_normal((6, 3)).astype("float16")).to(device) for i in range(3)]
+
+    def step(factor, clip=None):
+        x = inputs[step.calls % 3]
+        step.calls += 1
+        loss = (model(x).float() * factor).square().mean()
+        scaler.scale(loss).backward()
+        if clip is not None:
+            scaler.unscale_(optimizer)
+            optim.clip_grad_norm_(model.parameters(), clip)
+        result = scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return result
+
+    step.calls = 0
+    return step, model, optimizer
+
+
+SCALERS = {
+    "none": lambda: optim.NoLossScaler(),
+    "static": lambda: optim.StaticLossScaler(1024.0),
+    "dynamic": lambda: optim.DynamicLossScaler(2.0**12, growth_interval=3, backoff_factor=0.25, max_scale=2.0**13),
+}
+FACTORS = [1.0, 1.0, 300.0, 1.0, 1.0, 1.0, 1.0, 1000.0, 1.0, 1.0]  # large ones make gradients overflow
+
+
+@pytest.mark.parametrize(("scaler", "clip"), [*((scaler, 0.5) for scaler in SCALERS), ("dynamic", None)])
+def test_it_decides_as_on_the_cpu(once, scaler, clip):
+    results, states, scalers = [], [], []
+    for device in ("cpu", "gpu"):
+        scalers.append(SCALERS[scaler]())
+        step, model, _ = job(device, scalers[-1], momentum=0.9)
+        results.append([step(f, clip).name for f in FACTORS])
+        states.append(model.state_dict())
+    assert results[0] == results[1]
+    assert scalers[0].history == scalers[1].history
+    assert scalers[0].state_dict() == scalers[1].state_dict()
+    assert scalers[0].iteration == scalers[1].iteration == len(FACTORS)
+    for name, v in states[0].items():
+        np.testing.assert_allclose(states[1][name], v, rtol=2e-2, atol=2e-3, err_msg=name)
+    if scaler == "dynamic":
+        assert {"APPLIED", "SKIPPED"} == set(results[0])
+        assert {"APPLIED", "SKIPPED"} == set(results[1])
+
+
+@pytest.mark.parametrize(
+    ("rule", "scaler"),
+    [(rule, "dynamic") for rule in (optim.SGD, optim.Adagrad, optim.AdamW)]
+    + [(optim.Adam, scaler) for scaler in ("none", "static", "dynamic")],
+)
+def test_a_step_never_waits_for_the_device(once, rule, scaler):
+    scaling = SCALERS[scaler]()
+    step, _, _ = job("gpu", scaling, rule)
+    step(1.0, 0.5)
+    with patient():
+        for factor in (1.0, 300.0, 1.0):
+            step(factor, 0.5)
+            step(factor)
+
+
+def test_a_pending_result_is_a_result():
+    step, _, _ = job("gpu", SCALERS["dynamic"]())
+    applied, skipped = step(1.0), step(1e6)
+    assert applied and applied.applied and applied == StepResult.APPLIED and applied.name == "APPLIED"
+    assert not skipped and not skipped.applied and skipped == StepResult.SKIPPED and skipped != applied
+    assert skipped.value == StepResult.SKIPPED.value and "SKIPPED" in repr(skipped)
+    assert {applied: 1}[StepResult.APPLIED] == 1
+    schedule = optim.StepLR(job("gpu", SCALERS["dynamic"]())[2], 1, 0.1)
+    schedule.step(skipped)
+    assert schedule.last_epoch == 0
+    schedule.step(applied)
+    assert schedule.last_epoch == 1
+
+
+def test_one_scaler_serves_two_optimizers():
+    scaler = SCALERS["dynamic"]()
+    _, model_1, optimizer_1 = job("gpu", scaler)
+    _, model_2, optimizer_2 = job("gpu", scaler)
+    x = mp.Tensor(rng().standard_normal((6, 3)).astype("float16")).to("gpu")
+    before = model_1.state_dict(), model_2.state_dict()
+    loss = model_1(x).float().square().mean() * 1e6 + model_2(x).float().square().mean()
+    scaler.scale(loss).backward()
+    assert scaler.step(optimizer_1) == StepResult.SKIPPED
+    assert scaler.step(optimizer_2) == StepResult.APPLIED
+    scaler.update()
+    assert scaler.get_scale() == 2.0**10  # once
+    assert all((v == before[0][name]).all() for name, v in model_1.state_dict().items())
+    assert any((v != before[1][name]).any() for name, v in model_2.state_dict().items())
+    assert scaler.history[0][2].startswith("overflow in `")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(),
+        Rule(2.0, 0.5, 3, 2.0**-3, 2.0**3),
+        Rule(2.0, 0.5, 1, 1.0, 4.0),
+        Rule(4.0, 0.25, 2, 0.5, 0.5),
+        Rule(1.7, 0.3, 2, 0.1, 9.0),
+        Rule(1.1, 0.9, 4, 2.0**-100, 2.0**100),
+    ],
+)
+def test_the_kernel_follows_the_rule_state_by_state(rule):
+    """On the same sequence of overflows and bad losses, with the rule computed in FP32, as the kernel does."""
+    scaler = optim.StaticLossScaler(
+        float(np.clip(1.0, rule.least, rule.most)), max_consecutive_skips=10**6, max_nonfinite_losses=10**6
+    )
+    scaler.rule, draw = rule, rng(1)
+    side = find(Side.serving, "gpu")(Side(scaler.state), scaler)
+    side.optimizers.append(optim.SGD([nn.Parameter(mp.ones(1, device="gpu"))]))
+    state = scaler.state._replace(scale=np.float32(scaler.get_scale()))
+    exact = Rule(*[x if name == "interval" else np.float32(x) for name, x in rule._asdict().items()])
+    changes, seen = [], set()
+    for i in range(300):
+        overflow, bad_loss = draw.random() < (0.9 if i % 40 > 30 else 0.2), draw.random() < 0.1
+        side.found[0] = 0 if overflow else NONE
+        side.bad_loss[0] = bad_loss
+        side.end(scaler, Iteration(), True, None)
+        new = state._replace(bad_losses=state.bad_losses + 1) if bad_loss else exact(state, overflow)
+        changes += [(i, float(new.scale))] if new.scale != state.scale else []
+        state = new
+        assert (side.state, side.iteration) == (state, i + 1)
+        seen.add(state.scale)
+    assert [change[:2] for change in side.history] == changes
+    assert (len(seen) > 2) is (rule.growth > 1 and rule.least < rule.most)
+
+
+def test_saved_and_loaded():
+    scaler = SCALERS["dynamic"]()
+    step, _, _ = job("gpu", scaler)
+    for factor in FACTORS[:5]:
+        step(factor)
+    saved = scaler.state_dict()
+    other = SCALERS["dynamic"]()
+    resumed, _, _ = job("gpu", other)
+    resumed(1.0)
+    other.load_state_dict(saved)
+    assert other.state_dict() == saved
+    step(1.0), resumed(1.0)
+    assert other.state_dict() == scaler.state_dict()
+
+
+def test_limits_raise_some_steps_late():
+    step, model, _ = job("gpu", optim.DynamicLossScaler(1.0, max_consecutive_skips=3, min_scale=0.5))
+    with pytest.raises(FloatingPointError, match=r"overflow in \d+ iterations in a row, .* first parameter: `"):
+        [step(1e6) for _ in range(1000)]  # a GPU runs behind the host
+    scaler = optim.StaticLossScaler(8.0, max_nonfinite_losses=2)
+    step, model, _ = job("gpu", scaler)
+    before = model.state_dict()
+    with pytest.raises(FloatingPointError, match=r"not finite in \d+ iterations in a row"):
+        [step(float("inf")) for _ in range(1000)]
+    assert all((v == before[name]).all() for name, v in model.state_dict().items())
+    assert scaler.get_scale() == 8
+
+
+def test_a_gradient_without_scale_is_refused():
+    scaler = SCALERS["dynamic"]()
+    step, model, optimizer = job("gpu", scaler)
+    step(1.0)
+    model(mp.Tensor(np.ones((2, 3), "float16")).to("gpu")).float().sum().backward()
+    loss = mp.tensor(1.0, requires_grad=True, device="gpu")
+    scaler.scale(loss * 1.0)
+    with pytest.raises(RuntimeError, match="carries no loss scale"):
+        scaler.step(optimizer)
+    optimizer.zero_grad()
+    step_scaled = scaler.scale(model(mp.Tensor(np.ones((2, 3), "float16")).to("gpu")).float().sum())
+    step_scaled.backward()
+    with pytest.raises(RuntimeError, match=r"still carry the loss scale 4096: call scaler\.unscale_"):
+        optim.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def test_fp64_gradients_and_parameters_without_one():
+    unused, w = (nn.Parameter(mp.tensor(np.ones(2), device="gpu")) for _ in range(2))
+    unused.name, w.name = "unused", "w"
+    optimizer, scaler = optim.SGD([unused, w], lr=0.5), SCALERS["dynamic"]()
+    scaler.scale(w.sum()).backward()
+    scaler.unscale_(optimizer)
+    assert w.grad.dtype == "float64" and w.grad.tolist() == [1, 1]
+    assert scaler.step(optimizer, allow_missing=True) == StepResult.APPLIED
+    scaler.update()
+    optimizer.zero_grad()
+    scaler.scale(w.sum()).backward()
+    w.grad[0] = np.inf
+    assert scaler.step(optimizer, allow_missing=True) == StepResult.SKIPPED
+    scaler.update()
+    assert w.tolist() == [0.5, 0.5]
+    assert scaler.history == [(1, 2.0**10, "overflow in `w` (2,)")]
+
+
+def test_update_ends_an_iteration_without_step():
+    scaler = optim.DynamicLossScaler(2.0**10)
+    step, model, optimizer = job("gpu", scaler)
+    x = mp.Tensor(rng().standard_normal((6, 3)).astype("float16")).to("gpu")
+    for factor, expected in ((1.0, 2.0**10), (1e6, 2.0**9)):
+        scaler.scale(model(x).float().square().mean() * factor).backward()
+        scaler.unscale_(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        assert scaler.get_scale() == expected
+    scaler.scale(model(x).float().square().mean() * float("nan"))
+    assert scaler.step(optimizer) == StepResult.NO_GRADIENTS
+    scaler.update()
+    assert scaler.iteration == 3
+    assert step(1.0) == StepResult.APPLIED
+    scaler.scale(model(x).float().square().mean() * float("nan"))
+    scaler.load_state_dict(scaler.state_dict())
+    assert step(1.0) == StepResult.APPLIED
+
+
+@pytest.mark.parametrize("make", [optim.StaticLossScaler, optim.DynamicLossScaler])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_gradient_that_a_scale_below_1_keeps_finite_is_infinite(make, dtype):
+    w = nn.Parameter(mp.tensor(np.full(1, 1e-30), dtype=dtype, device="gpu"))
+    optimizer, scaler = optim.SGD([w], lr=0.0), make(2.0**-14)
+    huge = [1e38, 100.0] if dtype == "float32" else [1e300, 1e10]
+    for size, result in ((huge, StepResult.SKIPPED), ([1.0, 1.0], StepResult.APPLIED)):
+        scaler.scale((w * size[0] * size[1]).sum()).backward()
+        assert scaler.step(optimizer) == result
+        scaler.update()
+        optimizer.zero_grad()
+
+
+def test_a_skipped_step_does_not_begin_the_momentum():
+    w, scaler = nn.Parameter(mp.tensor(np.ones(1, "float32"), device="gpu")), optim.StaticLossScaler(8.0)
+    optimizer = optim.SGD([w], lr=1.0)
+
+    def step(gradient):
+        optimizer.zero_grad()
+        scaler.scale((w * gradient).sum()).backward()
+        result = scaler.step(optimizer)
+        scaler.update()
+        return result
+
+    assert step(0.25) == StepResult.APPLIED
+    optimizer.param_groups[0].update(momentum=0.5, dampening=0.5)
+    assert step(1e38) == StepResult.SKIPPED
+    assert list(optimizer.state_dict()["state"][0]) == ["step"]
+    assert step(0.25) == StepResult.APPLIED and w.item() == 0.5
+    assert step(0.25) == StepResult.APPLIED and w.item() == 0.25  # m = 0.5 0.25 + 0.5 0.25
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_loss_that_is_not_finite_is_seen_in_either_dtype(dtype, value):
+    w, scaler = nn.Parameter(mp.tensor(np.ones(1), dtype=dtype, device="gpu")), optim.DynamicLossScaler(8.0)
+    optimizer = optim.SGD([w], lr=0.0)
+    for addend, result in ((value, StepResult.SKIPPED), (1.0, StepResult.APPLIED)):
+        loss = (w + mp.tensor(np.full(1, addend), dtype=dtype, device="gpu")).sum()
+        scaler.scale(loss).backward()
+        assert w.grad.dtype == dtype and w.grad.item() == 8.0
+        assert scaler.step(optimizer) == result
+        scaler.update()
+        optimizer.zero_grad()
+    assert scaler.get_scale() == 8.0  # it is not to blame

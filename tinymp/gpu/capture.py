@@ -1,0 +1,231 @@
+"""capture(): a whole training step as one CUDA graph.
+
+A step of a small network is a few hundred short kernels; launching them from Python takes longer than running them. A
+CUDA graph is recorded once and then started as a whole. Its kernels run on the addresses that they were recorded with:
+parameters, optimizer state, running statistics, the loss scale, learning rates and the state of the random numbers
+stay where they are and are changed in place, on the device; inputs are copied to where those of the recording lay.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .. import backend
+from ..backend import gpu
+from ..events import Observer, here, inside, observe, type_name
+from ..fast_path import enabled
+from ..tensor import Tensor
+from .recording import Recording, record
+
+
+def capture(step: Callable[..., Any], warmup: int = 3) -> Captured:
+    """`step` as a callable that, from the call after `warmup` calls on, replays a CUDA graph of it.
+
+    step    a function of Tensors (and other arguments, which must not change) that does all of a training step:
+            forward, scaler.scale(loss).backward(), unscale_, clipping, scaler.step, scaler.update, zero_grad. It may
+            return Tensors, the StepResult, and tuples, lists or dicts of them
+    warmup  how many calls run normally before one is recorded: they compile kernels and allocate memory
+
+    Every call does one step. The Tensors that a replay returns are the same ones each time: the next call overwrites
+    them, so read (or clone) them before. Whatever else `step` does in Python happens while it warms up and is recorded,
+    never in a replay: schedules and printing belong outside. Learning rates that a schedule changes reach the graph.
+    Random numbers go on; a skipped step and a changed loss scale are decided on the device.
+
+    On the CPU (Tensors that lie there, or no GPU in use), and while it is audited, `step` is simply called each time.
+
+    ValueError for inputs whose number, shape, dtype or device differ from the first call's; RuntimeError if the
+    kernels of tinymp/gpu are switched off, and if the step reads the device from the host (item(), print(loss), ...) or
+    copies values of the host to it, which a graph cannot.
+    """
+    if not callable(step):
+        raise TypeError(f"capture: expected a function that does one training step, got {type(step).__name__}")
+    if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 1:
+        raise ValueError(f"capture: expected `warmup` to be a positive integer, got {warmup!r}")
+    return Captured(step, warmup)
+
+
+class Place:
+    """Where the steps of a thread are captured: on a stream of their own, as the default one cannot be captured.
+
+    stream  what is captured on it has cuBLAS's workspace for it, up to 32 MiB, in common; that goes with the last graph
+    idle    an event behind the graph that was started last: no two write to the workspace at the same time
+    """
+
+    def __init__(self) -> None:
+        self.stream = gpu.xp.cuda.Stream(non_blocking=True)
+        self.idle = gpu.xp.cuda.Event(disable_timing=True)
+
+    @classmethod
+    def of_thread(cls) -> Place:
+        """This thread's, as long as one of its steps needs it."""
+        place = getattr(_thread, "place", lambda: None)()
+        if place is None:
+            place = cls()
+            _thread.place = weakref.ref(place)
+        return place
+
+
+_thread = threading.local()
+
+
+class _Gradients(Observer):
+    """Remembers what the leaves that get a gradient had in `grad` before."""
+
+    def __init__(self) -> None:
+        self.before: dict[int, tuple[Any, Any, Any]] = {}
+
+    def deposited(self, leaf: Any, gradient: Any, scale: Any) -> None:
+        self.before.setdefault(id(leaf), (leaf, leaf.grad_array, leaf.grad_scale))
+
+    def put_back(self) -> None:
+        for leaf, grad, scale in self.before.values():
+            leaf.grad_array, leaf.grad_scale = grad, scale
+
+
+def _kind(error: BaseException) -> str:
+    """What a capture refused, and what to do about it."""
+    if "H2D" in str(error):
+        return (
+            "it moves values from the host to the device (mp.tensor(...) or Tensor(...).to('gpu') of host values, a "
+            "list or a NumPy array as operand or index); make such Tensors before the step and pass them as inputs"
+        )
+    return (
+        "most often reading a value of the device from the host (item(), print(loss), bool(tensor), a mask as index); "
+        "return the Tensor and read it after the step"
+    )
+
+
+def _where(error: BaseException) -> str:
+    """Where in the user's program: the line that called into tinymp last."""
+    outside, place = None, ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if not inside(frame):
+            outside = frame
+        elif outside is not None:
+            place, outside = f" (at {Path(outside.f_code.co_filename).name}:{outside.f_lineno})", None
+    return place
+
+
+class Captured:
+    """A step that runs as a CUDA graph; made by `capture`.
+
+    calls  how many steps there have been
+    """
+
+    def __init__(self, step: Callable[..., Any], warmup: int) -> None:
+        self._step, self._warmup = step, warmup
+        self.calls = 0
+        self._graph: Any = None
+        self._signature: list[str] | None = None
+        self._inputs: tuple = ()  # the Tensors that the graph reads
+        self._outputs: Any = None
+        self._recorded = Recording()  # what the host does before and after each replay
+        self._place: Place | None = None
+        self._pool: Any = None  # the graph's own memory: nothing else may be placed where the graph writes
+
+    def __call__(self, *inputs: Any) -> Any:
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        elsewhere = gpu.array_type is None or (tensors and not any(backend.of(x.array) is gpu for x in tensors))
+        if elsewhere or here.inside:  # a replay passes no primitive that could be observed
+            self.calls += 1
+            return self._step(*inputs)
+        if gpu.name not in enabled:
+            raise RuntimeError("capture: a CUDA graph needs kernels that never wait for the GPU: enable 'gpu' in fast_path")
+        self._expect(inputs)
+        if self._graph is None and self.calls < self._warmup:
+            result = self._aside(lambda: self._step(*inputs))
+            self.calls += 1
+            return result
+        if self._graph is None:
+            try:
+                self._aside(lambda: self._record(inputs))
+            finally:  # also if the capture failed: the waiting uploads are still needed
+                while self._recorded.after:
+                    self._recorded.after.pop(0)()
+        assert self._place is not None
+        stream = gpu.xp.cuda.get_current_stream()
+        stream.wait_event(self._place.idle)
+        for own, x in zip(self._inputs, inputs):
+            if isinstance(own, Tensor) and own.array is not x.array:
+                own.array[...] = x.array  # rounds: never, both have one dtype, which a replay checks
+        for work in self._recorded.before_replay:
+            work()
+        self._graph.launch()
+        self._place.idle.record(stream)
+        self.calls += 1
+        for callback in self._recorded.callbacks:  # what went wrong on the device some steps ago is raised here
+            callback.poll()
+        return self._outputs
+
+    def _expect(self, inputs: tuple) -> None:
+        """Check the inputs against those of the first call."""
+        signature = [
+            f"{x.dtype} {x.shape} on {x.device}" if isinstance(x, Tensor) else f"{type_name(x)} {x!r}" for x in inputs
+        ]
+        if self._signature is None:
+            self._signature = signature
+        if signature != self._signature:
+            raise ValueError(
+                f"capture: expected inputs ({', '.join(self._signature)}) as in the first call, got "
+                f"({', '.join(signature)}); a graph has fixed shapes: capture another step for these, or drop the last "
+                "batch (DataLoader's drop_last)"
+            )
+
+    def _aside(self, work: Callable[[], Any]) -> Any:
+        """Do work on the stream of `Place`, with memory from the graph's pool."""
+        cuda = gpu.xp.cuda
+        if self._place is None:
+            self._place, self._pool = Place.of_thread(), self._pool or cuda.MemoryPool()
+        cuda.get_current_stream().synchronize()
+        with self._place.stream as stream, cuda.using_allocator(self._pool.malloc):
+            stream.wait_event(self._place.idle)
+            result = work()
+            stream.synchronize()
+        return result
+
+    def _record(self, inputs: tuple) -> None:
+        copies = [Tensor(x.array.copy(), requires_grad=x.requires_grad) if isinstance(x, Tensor) else x for x in inputs]
+        stream, gradients, collects = gpu.xp.cuda.get_current_stream(), _Gradients(), gc.isenabled()
+        stream.synchronize()
+        try:
+            with record() as self._recorded, observe(gradients):
+                gc.disable()  # what it destroys (memory, events, graphs) may call what a capture does not permit
+                stream.begin_capture()
+                try:
+                    outputs = self._step(*copies)
+                    graph = stream.end_capture()
+                except BaseException as error:
+                    self._abandon(stream)
+                    gradients.put_back()  # those of this step were never computed
+                    if "captur" in str(error).lower():
+                        raise RuntimeError(
+                            f"capture: the step does what a CUDA graph cannot record{_where(error)}: {_kind(error)}: "
+                            f"{error}"
+                        ) from error
+                    raise
+        finally:
+            if collects:
+                gc.enable()
+        self._inputs, self._outputs, self._graph = tuple(copies), outputs, graph
+
+    def _abandon(self, stream: Any) -> None:
+        try:
+            stream.end_capture()
+        except Exception:  # what failed has invalidated the capture: there is no graph to end
+            self._place, _thread.place = None, lambda: None
+
+    def __del__(self) -> None:
+        if self._pool is not None and not sys.is_finalizing():
+            self._graph, self._inputs, self._outputs, self._recorded = None, (), None, Recording()
+            self._pool.free_all_blocks()  # CuPy never frees the blocks of a pool that is dropped
+
+    def __repr__(self) -> str:
+        state = "captured" if self._graph is not None else f"{self.calls} of {self._warmup} warm-up calls"
+        return f"Captured({getattr(self._step, '__name__', self._step)}, {state})"

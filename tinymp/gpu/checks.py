@@ -1,0 +1,75 @@
+"""Checks of values, such as the range of labels, that do not wait for the device: it notes what failed.
+
+A failed check raises at the next moment that waits for the device anyway, or some steps later.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import backend
+from ..backend.devices import Array, Device
+from ..fast_path import fast_path
+from .recording import AsyncCallback, after_capture, capturing, lasting
+
+_MOST_CHECKS = 256
+_notes: dict[Any, int] = {}  # what is checked -> its place in the flags
+_errors: list[Exception] = []
+_flags: Array = None  # int32, (_MOST_CHECKS,): at the place of each entry of _notes, whether it failed
+_flags_callback: AsyncCallback | None = None
+
+
+@fast_path(Device.require)
+def require(device: Device, good: Array, error: type[Exception], message: str, values: Any = None) -> None:
+    """Note on the device whether all of `good` holds; if not, the error is raised later: see `flag`."""
+    failed = flag(message, error(f"{message} (seen on the GPU in an earlier call)"))
+    failed |= (~good).any()
+
+
+def flag(key: Any, error: Exception) -> Array:
+    """An int32 array of one element, which a kernel sets to 1 if a check fails. `error` is then raised at the next read
+    from the device, or by a check some steps later.
+
+    key tells checks apart: the same check in every step takes one flag. Kernels must not trust values that are checked
+    so: an index out of range is reported only later. RuntimeError where a graph is captured and there are too many
+    checks already, for nothing can wait for them now.
+    """
+    global _flags, _flags_callback
+    if _flags is None:
+        made = _flags = lasting((_MOST_CHECKS,), "int32")
+        after_capture(lambda: made.fill(0))  # not in each replay, and also if the capture fails
+        _flags_callback = AsyncCallback(_flags, _raise_first)
+    if key not in _notes:
+        if len(_notes) == _MOST_CHECKS:
+            if capturing():
+                raise RuntimeError(
+                    f"capture: this program makes more than {_MOST_CHECKS} different checks (of labels, indices, ...) "
+                    "on the device, which is all that a captured step can report: capture it before the others run, "
+                    "or a smaller part of it"
+                )
+            backend.gpu.synchronize()
+            _notes.clear()
+            _errors.clear()
+        _notes[key] = len(_errors)
+        _errors.append(error)
+    assert _flags_callback is not None
+    _flags_callback.poll()
+    i = _notes[key]
+    return _flags[i : i + 1]
+
+
+def raise_noted() -> None:
+    """Raise the error of the first check that failed; for callers that have waited for the device."""
+    if not _notes or capturing():
+        return
+    _raise_first(backend.gpu.xp.asnumpy(_flags))
+
+
+def _raise_first(flags: np.ndarray) -> None:
+    failed = np.flatnonzero(flags[: len(_errors)])
+    if failed.size and _flags_callback:
+        _flags.fill(0)
+        _flags_callback.forget()  # an error is raised once
+        raise _errors[failed[0]]

@@ -1,0 +1,284 @@
+"""`device.map` on a GPU: the definition is called once with symbols, and what it computes becomes one kernel.
+
+By CuPy a pointwise op is two to five kernels, each of which reads and writes memory, FP16 two bytes at a time: a quarter
+of an H200's speed. Here an element is read once and written once, eight neighbours by each thread, 16 bytes at a time,
+and the Python that is read is the kernel that trains.
+
+Arrays in one memory order are walked as flat memory. An operand that is broadcast is read eight at a time as well,
+where rows have a multiple of eight elements. Other orders, and addresses that are no multiples of 16 bytes, are read
+one by one, with 64-bit indices. Results lie in the memory order of the first operand that has their shape.
+
+While an observer listens, the definition itself runs and tells what it rounds: the bits are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import prod
+from types import CellType, FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..autograd import Op
+from ..backend.devices import Array, Device
+from ..backend.gpu import require_one_gpu
+from ..events import here
+from ..fast_path import fast_path
+from ..precision import policy_in_use
+from .kernels import with_headers
+from .symbols import C_TYPES, OF_NUMBERS, SYMBOLS, NotTraced, Number, Symbol, Trace
+
+PACK = 8  # neighbours that a thread reads at once
+THREADS = 256
+OPTIONS = ("-std=c++17", "--fmad=false", "-DSTORAGE=half")  # without fused multiply-adds each operation rounds
+MOST_PLANS = 1 << 14
+
+_plans: dict[tuple, tuple[Any, Plan | None]] = {}  # by what a kernel depends on, whose code stays; None: not traced
+
+
+@fast_path(Device.map)
+def map(device: Device, f: Callable, *operands: Any, **options: Any) -> Any:
+    if here.inside:
+        return NotImplemented
+    key = (
+        id(f.__code__),
+        *[_fixed(x) for x in _held(f)],
+        policy_in_use.get().rounding,
+        *[_seen(x) for x in operands],
+        *[(name, _seen(x)) for name, x in options.items()],
+    )
+    if key not in _plans:
+        if len(_plans) == MOST_PLANS:
+            _plans.clear()
+        _plans[key] = f.__code__, plan_of(f, operands, options)
+    _, plan = _plans[key]
+    return NotImplemented if plan is None else plan.run(device.xp, (*operands, *options.values()))
+
+
+def _held(f: Callable) -> list:
+    """What a definition finds around itself, other than its arguments."""
+    cells = getattr(f, "__closure__", None) or ()
+    return [cell.cell_contents for cell in cells]
+
+
+def _fixed(x: Any) -> Any:
+    """What a kernel depends on of x, which the definition holds. An op is one of its class: its options are arguments."""
+    return type(x) if isinstance(x, Op) else (type(x), x)
+
+
+def _seen(x: Any) -> Any:
+    """What a kernel depends on of an argument: layouts of arrays, types of numbers, all else."""
+    if hasattr(x, "strides"):
+        if isinstance(x, np.generic):
+            return np.generic, x.dtype
+        return x.dtype, x.shape, x.strides, x.data.ptr % 16
+    return type(x) if type(x) in (float, int) else (type(x), x)
+
+
+class Plan(NamedTuple):
+    """One kernel on arrays of these layouts, and what a definition returns of its results and its arguments."""
+
+    results: Any  # what the definition returned: places in `operands + outputs`, or None
+    outputs: list[np.dtype]
+    shape: list[int]  # of the outputs as they lie in memory
+    axes: list[int] | None  # their axes in the order of the definition's, None if that is memory's
+    code: str  # "" where nothing is to be computed
+    blocks: int
+    arrays: list[int]  # the places of the arrays among the arguments
+    numbers: list[tuple[int, Callable]]  # the places of the numbers, and how a kernel takes them
+    layout: tuple  # the lengths and strides that the kernel takes
+
+    def run(self, xp: Any, arguments: Sequence) -> Any:
+        """Launch the kernel, unless there is nothing to compute, and return what the definition returns."""
+        made = [xp.empty(self.shape, dtype) for dtype in self.outputs]
+        if self.code:
+            require_one_gpu(xp)
+            values = (
+                [arguments[i] for i in self.arrays],
+                made,
+                self.layout,
+                [to(arguments[i]) for i, to in self.numbers],
+            )
+            kernel(xp, self.code)((self.blocks,), (THREADS,), tuple([x for some in values for x in some]))
+        places = (*arguments, *(made if self.axes is None else [y.transpose(self.axes) for y in made]))
+        if isinstance(self.results, tuple):
+            return tuple([None if i is None else places[i] for i in self.results])
+        return None if self.results is None else places[self.results]
+
+
+@cache
+def kernel(xp: Any, code: str) -> Any:
+    """A kernel of this text, compiled at its first use (CuPy keeps that on disk)."""
+    return xp.RawModule(code=with_headers(code), options=OPTIONS).get_function(name_of(code))
+
+
+def name_of(code: str) -> str:
+    """The kernel's name, by its text: no two share one."""
+    return "map_" + code.partition("map_")[2].partition("(")[0]
+
+
+# ------------------------------------------------------------------------------------------------ what is to be computed
+
+
+def plan_of(f: Callable, operands: tuple, options: dict) -> Plan | None:
+    """How to run a definition on arguments like these; None if it cannot be traced, or there is no array."""
+    arguments = [*operands, *options.values()]
+    arrays = {i: x for i, x in enumerate(arguments) if hasattr(x, "strides") and not isinstance(x, np.generic)}
+    if not arrays or any(
+        x.dtype not in C_TYPES or any(s < 0 or s % x.itemsize for s in x.strides) for x in arrays.values()
+    ):
+        return None
+    shape, trace = np.broadcast_shapes(*[x.shape for x in arrays.values()]), Trace()
+    numbers: list[tuple[int, str, Callable]] = []
+
+    def symbol(i: int, x: Any) -> Any:
+        if i in arrays:
+            return Symbol(trace, x.dtype, x.shape, f"a{i}")
+        if type(x) not in (float, int) and not isinstance(x, np.generic):
+            return x
+        whole = isinstance(x, (int, np.integer, np.bool_))
+        numbers.append((i, "long long" if whole else "double", np.int64 if whole else np.float64))
+        if type(x) in OF_NUMBERS:
+            return Number(trace, type(x), f"n{i}")
+        wide = f"static_cast<{'float' if x.dtype == np.float16 else C_TYPES[x.dtype]}>(n{i})"
+        trace.numbers.append(
+            # rounds: never, the number has this dtype already
+            f"const {C_TYPES[x.dtype]} a{i} = {f'round_to_half({wide})' if x.dtype == np.float16 else wide};"
+        )
+        return Symbol(trace, x.dtype, (), f"a{i}")
+
+    symbols = [symbol(i, x) for i, x in enumerate(arguments)]
+    try:
+        found = _on_symbols(f)(*symbols[: len(operands)], **dict(zip(options, symbols[len(operands) :])))
+    except Exception as error:
+        if isinstance(error, NotTraced) or isinstance(error.__cause__, NotTraced):  # a public function names its errors
+            return None
+        raise
+    outputs: list[Symbol] = []
+
+    def place(y: Any) -> int | None:
+        if y is None:
+            return None
+        for i, x in enumerate(symbols):
+            if y is x and y.name == f"a{i}":  # an argument as it is
+                return i
+        if not isinstance(y, Symbol) or y.shape != shape:
+            raise NotTraced("a result of another shape")
+        outputs.append(y)
+        return len(symbols) + len(outputs) - 1
+
+    try:
+        results = tuple([place(y) for y in found]) if isinstance(found, tuple) else place(found)
+    except NotTraced:
+        return None
+    return _laid_out(results, outputs, shape, arrays, numbers, trace)
+
+
+def _on_symbols(f: Callable) -> Callable:
+    """f, around which an op is one of the same class, on the device of symbols, without options: those are arguments."""
+    cells = getattr(f, "__closure__", None)
+    if not cells:
+        return f
+
+    def stand_in(x: Any) -> Any:
+        if isinstance(x, Op):
+            op = type(x)()
+            op.device = SYMBOLS
+            return op
+        return SYMBOLS if isinstance(x, Device) else x
+
+    held = tuple([CellType(stand_in(cell.cell_contents)) for cell in cells])
+    return FunctionType(f.__code__, f.__globals__, f.__name__, f.__defaults__, held)
+
+
+# ---------------------------------------------------------------------------------------------------- layouts and text
+
+
+def _laid_out(results: Any, outputs: list, shape: tuple, arrays: dict[int, Array], numbers: list, trace: Trace) -> Plan:
+    """The plan for arrays that lie so: see the head of this file."""
+    whole = next((x for x in arrays.values() if x.shape == shape and 0 not in x.strides), None)
+    order = sorted(range(len(shape)), key=lambda a: 0 if whole is None else -whole.strides[a])
+    steps = {i: _steps(x, shape, order) for i, x in arrays.items()}
+    lengths, steps = _joined([shape[a] for a in order], steps)
+    dense = _dense(lengths)
+    flat = {i for i, s in steps.items() if s == dense}
+    one = {i for i, s in steps.items() if not any(s)} - flat
+    strided = [i for i in arrays if i not in flat and i not in one]
+    inner = lengths[-1] if lengths else 1
+    rows = all(steps[i][-1] in (0, 1) and not any(s % PACK for s in steps[i][:-1]) for i in strided)
+    aligned = all(x.data.ptr % 16 == 0 for i, x in arrays.items() if i not in one)
+    pack = PACK if aligned and rows and (inner % PACK == 0 or not strided) else 1
+    n = prod(shape)
+    back = None if order == sorted(order) else [order.index(a) for a in range(len(shape))]
+    layout = (n, *(lengths[1:] if strided else ()), *[s for i in strided for s in steps[i]])
+    code = _text(arrays, outputs, numbers, trace, flat, one, strided, len(lengths), pack) if outputs and n else ""
+    return Plan(
+        results, [y.dtype for y in outputs], [shape[a] for a in order], back, code, -(-n // (THREADS * pack)),
+        [*arrays], [(i, to) for i, _, to in numbers], tuple([np.int64(x) for x in layout]),
+    )  # fmt: skip
+
+
+def _steps(x: Array, shape: tuple, order: list[int]) -> list[int]:
+    """The strides of x in elements, 0 where it is broadcast to shape, its axes in this order."""
+    lead = len(shape) - x.ndim
+    steps = [0] * lead + [0 if x.shape[a] != shape[lead + a] else s // x.itemsize for a, s in enumerate(x.strides)]
+    return [steps[a] for a in order]
+
+
+def _joined(lengths: list[int], steps: dict[int, list[int]]) -> tuple[list[int], dict[int, list[int]]]:
+    """The same with axes joined where all arrays go on from one to the next, and without those of length 1."""
+    kept: list[int] = []
+    for a, n in enumerate(lengths):
+        if n == 1:
+            continue
+        if kept and all(s[kept[-1]] == s[a] * n for s in steps.values()):
+            lengths = [*lengths[:a], lengths[kept[-1]] * n, *lengths[a + 1 :]]
+            kept[-1] = a
+        else:
+            kept.append(a)
+    return [lengths[a] for a in kept], {i: [s[a] for a in kept] for i, s in steps.items()}
+
+
+def _dense(lengths: list[int]) -> list[int]:
+    return [prod(lengths[a + 1 :]) for a in range(len(lengths))]
+
+
+def _text(
+    arrays: dict[int, Array], outputs: list[Symbol], numbers: list, trace: Trace, flat: set, one: set,
+    strided: list[int], rank: int, pack: int,
+) -> str:  # fmt: skip
+    """The kernel in CUDA C: `each_pack` of elements.cuh walks, and calls what is written here for a few neighbours."""
+    types = {i: C_TYPES[x.dtype] for i, x in arrays.items()}
+    results = [(j, C_TYPES[y.dtype], y.name) for j, y in enumerate(outputs)]
+    parameters = [f"const {kind}* x{i}" for i, kind in types.items()] + [f"{kind}* y{j}" for j, kind, _ in results]
+    parameters += ["long long n"] + [f"long long l{a}" for a in range(1, rank) if strided]
+    parameters += [f"long long p{i}_{a}" for i in strided for a in range(rank)]
+    parameters += [f"{kind} n{i}" for i, kind, _ in numbers]
+    begin = [f"const {types[i]} a{i} = *x{i};" for i in sorted(one)] + trace.numbers
+    loads, elements = [], []
+    if strided:  # the place along each axis, the last one first
+        loads.append("long long rest = i;")
+        loads += [f"const long long q{a} = rest % l{a}; rest /= l{a};" for a in range(rank - 1, 0, -1)]
+        loads.append("const long long q0 = rest;")
+    for i in sorted(flat):
+        loads.append(f"const auto f{i} = few(width, x{i} + i);")
+        elements.append(f"const {types[i]} a{i} = f{i}.at[k];")
+    for i in strided:
+        place = " + ".join(f"q{a} * p{i}_{a}" for a in range(rank))
+        loads.append(f"const auto f{i} = few_at(width, x{i}, {place}, p{i}_{rank - 1});")
+        elements.append(f"const {types[i]} a{i} = f{i}.at[k];")
+    loads += [f"Few<{kind}, width.length> r{j};" for j, kind, _ in results]
+    elements += trace.lines + [f"r{j}.at[k] = {name};" for j, _, name in results]
+    writes = [f"put(y{j} + i, r{j});" for j, _, _ in results]
+    inner = [*loads, "#pragma unroll", "for (int k = 0; k < width.length; k++) {", *_indented(elements), "}", *writes]
+    body = [*begin, f"each_pack<{pack}>(n, [&](auto width, long long i) {{", *_indented(inner), "});"]
+    text = "\n".join(["(" + ", ".join(parameters) + ") {", *_indented(body), "}\n"])
+    name = "map_" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    return f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}{text}'
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]

@@ -1,0 +1,99 @@
+"""Batch norm in training, and layer norm: two passes over memory (norm.cu)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..autograd import Array
+from ..ops.norm import BatchNorm, LayerNorm, Running, all_but_channel, of_argument
+from ..precision import FP32, store
+from . import kernel, made, summed
+from .kernels import Kernels
+from .layout import THREADS, ceil_div, compact, matching
+from .rows import over_all_but, over_channels, over_last, vector
+
+KERNELS = Kernels(__file__)
+NOT_MOVED = (None, None, None, None, 0.0)  # `running_arguments` for no statistics
+
+
+@kernel(BatchNorm.forward)
+def batch_norm_forward(
+    op: BatchNorm, x: Array, w: Array | None, b: Array | None, *, eps: float, running: Running
+) -> Array:
+    xp, dense = op.xp, compact(op.xp, x)
+    if (plan := over_channels(dense)) is None:
+        return NotImplemented
+    y = made(dense)
+    mean, rstd = (xp.empty((1, x.shape[1], *[1] * (x.ndim - 2)), FP32.storage) for _ in range(2))
+    moved = running_arguments(running)
+    var = xp.empty_like(mean) if moved is None else None  # only `update` needs it
+    work = plan.sums(KERNELS, xp, "batch_norm_moments", dense)
+    given = vector(xp, w), vector(xp, b)
+    plan.launch(KERNELS, "batch_norm_forward", dense, *given, y, work, mean, var, rstd, *(moved or NOT_MOVED), eps)
+    summed(x, all_but_channel(x))
+    if moved is None:
+        running.update(mean, var, x.size // x.shape[1])
+    op.save(x, w, statistics=(mean, rstd))
+    return store(y, like=x)
+
+
+def running_arguments(running: Running) -> tuple | None:
+    """What the kernel batch_norm_forward takes to move them; None for arrays that only `Running.update` can handle."""
+    number = isinstance(running.momentum, (int, float, np.generic))
+    arrays = running.mean, running.var, running.count, None if number else running.momentum
+    for v, dtype in zip(arrays, ("float32", "float32", "int64", "float32")):
+        if v is not None and not (v.dtype == dtype and v.flags.c_contiguous):
+            return None
+    return *arrays, running.momentum if number else 0.0
+
+
+@kernel(BatchNorm.backward)
+def batch_norm_backward(op: BatchNorm, dy: Array) -> tuple:
+    (x, w), (mean, rstd), (like_x, like_w, like_b), xp = op.saved, op.statistics, op.targets, op.xp
+    x = compact(xp, x)
+    if (plan := over_channels(x)) is None:
+        return NotImplemented
+    dy, mean = matching(xp, dy, x), vector(xp, mean)
+    dx = made(x) if like_x else None
+    dw, db = (xp.empty(like.shape, FP32.storage) if like else None for like in (like_w, like_b))
+    work = plan.sums(KERNELS, xp, "batch_norm_sums", x, dy, mean)
+    plan.launch(KERNELS, "batch_norm_backward", x, dy, vector(xp, w), mean, vector(xp, rstd), dx, dw, db, work)
+    summed(dy, all_but_channel(x))
+    return of_argument(dx, like_x), of_argument(dw, like_w), of_argument(db, like_b)
+
+
+@kernel(LayerNorm.forward)
+def layer_norm_forward(op: LayerNorm, x: Array, w: Array | None, b: Array | None, *, axes: tuple, eps: float) -> Array:
+    if (rows := over_last(x, axes)) is None:
+        return NotImplemented
+    xp, dense = op.xp, op.xp.ascontiguousarray(x)
+    y = made(dense)
+    mean, rstd = (xp.empty((*x.shape[: axes[0]], *[1] * len(axes)), FP32.storage) for _ in range(2))
+    rows.launch(KERNELS, "layer_norm_forward", dense, vector(xp, w), vector(xp, b), y, mean, rstd, eps)
+    summed(x, axes)
+    op.save(x, w, statistics=(mean, rstd))
+    return store(y, like=x)
+
+
+@kernel(LayerNorm.backward)
+def layer_norm_backward(op: LayerNorm, dy: Array) -> Any:
+    (x, w), (like_x, like_w, like_b), xp = op.saved, op.targets, op.xp
+    rows, pack = over_last(x, op.axes), 16 // x.itemsize
+    plan = rows and over_all_but(rows.rows, rows.length, 1, pack)
+    if rows is None or plan is None:
+        return NotImplemented
+    x, dy, mean, rstd = (xp.ascontiguousarray(a) for a in (x, dy, *op.statistics))
+    dx = made(x) if like_x else None
+    if like_x:
+        rows.launch(KERNELS, "layer_norm_backward", x, dy, vector(xp, w), mean, rstd, dx)
+        summed(dy, op.axes)
+    dw, db = (xp.empty(like.shape, FP32.storage) if like else None for like in (like_w, like_b))
+    if like_w or like_b:
+        work, lanes = plan.room(xp, x), 4  # few columns per block: most of its threads run along the parts
+        plan.launch(KERNELS, "layer_norm_sums", x, dy, mean, rstd, work)
+        arguments = (work, dw, db, rows.length, lanes, plan.parts)
+        KERNELS.launch("layer_norm_totals", x.dtype, ceil_div(rows.length, lanes * pack), THREADS, *arguments)
+        summed(dy, op.outer(x))
+    return of_argument(dx, like_x), of_argument(dw, like_w), of_argument(db, like_b)

@@ -1,0 +1,100 @@
+"""The GPU's random numbers: Philox 4x32 (Salmon et al., 2011), a function of a seed, an offset and an index.
+
+Element i of a draw has its own number, whatever thread computes it. Seed and offset lie in device memory, at an address
+that never changes; every draw reads them and advances the offset on the device, so that a captured CUDA graph draws new
+numbers at each replay, and nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ..backend.devices import Array, Device
+from ..fast_path import fast_path
+from . import recording
+from .kernels import Kernels
+from .layout import THREADS, blocks, compact
+
+KERNELS = Kernels(__file__)
+
+_F32, _F16 = np.dtype(np.float32), np.dtype(np.float16)
+_start = (0, 0)  # seed and offset where the first draw begins
+_state: Array = None  # uint64 [seed, offset] on the device, from the first draw on
+
+
+def state() -> Array:
+    """Seed and offset as the kernels read them. Call `advance` after every draw."""
+    global _state
+    if _state is None:
+        made = _state = recording.lasting((2,), "uint64")
+        start = _start
+        recording.after_capture(lambda: _write(made, *start))  # a replay must not start over
+    return _state
+
+
+def advance() -> None:
+    """Move on to the next offset, so that the next draw gives other numbers."""
+    offset = state()[1:]
+    offset += 1
+
+
+@fast_path(Device.manual_seed)
+def manual_seed(device: Device, seed: int) -> None:
+    """Restart the generator from `seed` (its last 64 bits)."""
+    _set(seed % 2**64, 0)
+
+
+@fast_path(Device.get_rng_state)
+def get_rng_state(device: Device) -> dict[str, int]:
+    """The state of the generator. It waits for the device."""
+    seed, offset = _start if _state is None else _state.get().tolist()
+    return {"seed": seed, "offset": offset}
+
+
+@fast_path(Device.set_rng_state)
+def set_rng_state(device: Device, state: dict[str, int]) -> None:
+    """Put the generator back into an earlier state. ValueError for what `get_rng_state` cannot have returned."""
+    if state.keys() != {"seed", "offset"}:
+        raise ValueError(f"set_rng_state: expected the GPU's state to hold seed and offset, got {state!r}")
+    _set(state["seed"], state["offset"])
+
+
+@fast_path(Device.uniform)
+def uniform(device: Device, shape: tuple[int, ...]) -> Array:
+    """FP32 numbers in [0, 1)."""
+    import cupy
+
+    y = cupy.empty(shape, _F32)
+    _draw("draw_uniform", prod(shape), y)
+    return y
+
+
+@fast_path(Device.cast_stochastic)
+def cast_stochastic(device: Device, x: Array) -> Array:
+    """x (FP32, or rounded to it) in FP16, up or down at random. The memory order stays."""
+    import cupy
+
+    x = compact(cupy, x.astype(_F32, copy=False))  # rounds: FP64 -> FP32, before it is rounded at random to FP16
+    y = cupy.empty_like(x, dtype=_F16)
+    _draw("cast_stochastic", x.size, x, y)
+    return y
+
+
+def _draw(kernel: str, n: int, *arrays: Array) -> None:
+    if n:
+        KERNELS.launch(kernel, _F32, blocks(n, 4 * THREADS), THREADS, state(), *arrays, n)
+        advance()
+
+
+def _set(seed: int, offset: int) -> None:
+    global _start
+    if _state is None:
+        _start = seed, offset
+    else:
+        _write(_state, seed, offset)
+
+
+def _write(state: Array, seed: int, offset: int) -> None:
+    recording.upload(np.array([seed, offset], "uint64"), state)
