@@ -105,7 +105,7 @@ def test_an_audit_hears_what_trains_bit_for_bit(policy):
         heard = step()
     for one, other in zip(alone, heard, strict=True):
         np.testing.assert_array_equal(one, other)
-    rows = {f"{name}_rows{phase}" for name in ("softmax", "log_softmax") for phase in ("", "_backward")}
+    rows = {f"{name}_{phase}" for name in ("softmax", "log_softmax") for phase in ("forward", "backward")}
     others = {f"{name}_norm_{phase}" for name in ("batch", "layer") for phase in ("forward", "backward")}
     others |= {"images_to_columns", "columns_to_images"} if policy is mp.FP32 else set()
     assert launches() is None or rows | others <= set(launches()[before:])

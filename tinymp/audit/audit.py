@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from ..arguments import flag, named, rename
-from ..backend import gpu, info
-from ..fast_path import enabled
+from ..backend import info
 from .accumulators import Accumulators
 from .advice import Advice, advise
 from .bytes import ByteLedger
@@ -99,7 +98,6 @@ class Audit:
         own += [self.scale, self.bytes, self.products, self.shadow, self.formats, self.accumulators, self._trace]
         self._listener = Listener([*[i for i in own if i is not None], *instruments], every)
         self._part = f"one step in {every:,}" if every > 1 else ""
-        self._fast = False  # kernels of tinymp/gpu ran
 
     def __enter__(self) -> Audit:
         if self._trace is not None:
@@ -109,7 +107,6 @@ class Audit:
                 rename(error, "audit")
                 raise
         self._listener.__enter__()
-        self._fast |= _fast_on_gpu()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
@@ -117,7 +114,6 @@ class Audit:
             if isinstance(error, Exception):
                 self.crash.keep(f"it ended with {type(error).__name__}: {error}")
         finally:
-            self._fast |= _fast_on_gpu()
             self._listener.__exit__(kind, error, trace)
             if self._trace is not None:
                 self._trace.close("" if kind is None else kind.__name__)
@@ -141,7 +137,7 @@ class Audit:
         content = {
             "environment": dict(info()),
             "policy": "; ".join(map(str, self._listener.policies.values())),
-            "summary": {"iterations": self._listener.iterations, "part": self._part, "fast": self._fast},
+            "summary": {"iterations": self._listener.iterations, "part": self._part},
             **found._asdict(),
             "ledger": [row.as_dict() for row in self.ledger],
             "crash": self.crash.as_dict(),
@@ -184,7 +180,3 @@ class Audit:
             f"{head} of the ledger's {len(self.ledger)} rows:\n\n{worst.fitted(width)}" if worst else "",
         ]
         return "\n\n".join(part for part in parts if part)
-
-
-def _fast_on_gpu() -> bool:
-    return gpu.array_type is not None and "gpu" in enabled

@@ -72,12 +72,6 @@ def _statements(content: dict[str, Any]) -> Iterator[_Statement]:
     summary = summarise(content)
     if part := summary.get("part"):
         yield _Statement(f"Only {part} was looked at; all counts are of that part.", "ledger", NOTE)
-    if summary.get("fast"):
-        text = (
-            "On the GPU kernels ran in place of some definitions. What they write was looked at; attention's weights, "
-            "which are rounded within one, were not."
-        )
-        yield _Statement(text, "ledger", NOTE)
     yield from _about_steps(content.get("scale") or {}, summary)
     yield from _about_roundings(content.get("ledger") or [], summary)
     yield from _about_updates(content.get("updates") or [])

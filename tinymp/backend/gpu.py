@@ -157,9 +157,12 @@ class Gpu(Device):
 
     def first_bad(self, arrays: Iterable[Array]) -> int | None:
         """As `Device.first_bad`; the host waits once for all of them."""
-        finite = [self.xp.isfinite(self.asarray(x)).all() for x in arrays]
-        found = self.xp.stack(finite).get().tolist() if finite else []
-        return found.index(False) if False in found else None
+        arrays = [self.asarray(x) for x in arrays]
+        finite = self.xp.ones(len(arrays), np.uint8)
+        for i, x in enumerate(arrays):
+            if x.size:
+                self.xp.isfinite(x).view(np.uint8).min(out=finite[i])
+        return next((i for i, whole in enumerate(self.to_numpy(finite)) if not whole), None)
 
     @replaceable
     def to_numpy(self, x: Array) -> np.ndarray:

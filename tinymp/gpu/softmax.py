@@ -1,37 +1,25 @@
-"""Softmax and log-softmax along rows: one kernel each way (softmax.cu), for any length."""
+"""softmax and log_softmax along runs of memory, forward and backward: one kernel each (softmax.cu)."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..autograd import Array, Op
+from ..autograd import Array
 from ..ops.softmax import LogSoftmax, Softmax
-from ..precision import FP32, store
+from ..precision import store
 from . import kernel, made, summed
 from .kernels import Kernels
+from .layout import compact, matching
+from .rows import along, reduced
 
 KERNELS = Kernels(__file__)
-MOST = 1024  # threads of a block, as in softmax.cu
-
-
-def in_rows(op: Op, x: Array, dim: int) -> tuple[Array, int] | None:
-    """x in contiguous memory, and the length of its rows: None unless dim is the last axis, and sizes fit 32 bits."""
-    n = x.shape[dim] if x.ndim else 0
-    fits = dim == x.ndim - 1 and 0 < n < 2**31 and x.size // n < 2**31
-    return (op.xp.ascontiguousarray(x), n) if fits and x.size else None
-
-
-def launch(name: str, x: Array, n: int, *others: Any) -> None:
-    """A kernel with a block for each row, of no more threads than a row has elements."""
-    KERNELS.launch(name, x.dtype, x.size // n, min(MOST, -(-n // 32) * 32), x, *others, n)
 
 
 @kernel(Softmax.forward)
 def softmax_forward(op: Softmax, x: Array, *, dim: int) -> Array:
-    if (rows := in_rows(op, x, dim)) is None:
+    x = compact(op.xp, x)
+    if (plan := along(x, dim)) is None:
         return NotImplemented
-    (dense, n), y = rows, made(rows[0])
-    launch("softmax_rows", dense, n, y)
+    y = made(x)
+    plan.launch(KERNELS, "softmax_forward", x, y)
     summed(x, dim)
     y = store(y, like=x)
     op.save(y)
@@ -40,22 +28,22 @@ def softmax_forward(op: Softmax, x: Array, *, dim: int) -> Array:
 
 @kernel(Softmax.backward)
 def softmax_backward(op: Softmax, dy: Array) -> Array:
-    if (rows := in_rows(op, op.saved[0], op.dim)) is None:
+    y = compact(op.xp, op.saved[0])
+    if (plan := along(y, op.dim)) is None:
         return NotImplemented
-    (y, n), dense = rows, op.xp.ascontiguousarray(dy)
-    dx = made(dense)
-    launch("softmax_rows_backward", y, n, dense, dx)
+    dx = made(y)
+    plan.launch(KERNELS, "softmax_backward", y, matching(op.xp, dy, y), dx)
     summed(dy, op.dim)
-    return store(dx, like=op.saved[0])
+    return store(dx, like=y)
 
 
 @kernel(LogSoftmax.forward)
 def log_softmax_forward(op: LogSoftmax, x: Array, *, dim: int) -> Array:
-    if (rows := in_rows(op, x, dim)) is None:
+    dense = compact(op.xp, x)
+    if (plan := along(dense, dim)) is None:
         return NotImplemented
-    (dense, n), shape = rows, (*x.shape[:-1], 1)
-    y, most, sums = made(dense), op.xp.empty(shape, FP32.storage), op.xp.empty(shape, FP32.storage)
-    launch("log_softmax_rows", dense, n, y, most, sums)
+    y, most, sums = made(dense), reduced(op.xp, dense, dim), reduced(op.xp, dense, dim)
+    plan.launch(KERNELS, "log_softmax_forward", dense, y, most, sums)
     summed(x, dim)
     op.save(x, statistics=(most, sums))
     return store(y, like=x)
@@ -63,10 +51,11 @@ def log_softmax_forward(op: LogSoftmax, x: Array, *, dim: int) -> Array:
 
 @kernel(LogSoftmax.backward)
 def log_softmax_backward(op: LogSoftmax, dy: Array) -> Array:
-    if (rows := in_rows(op, op.saved[0], op.dim)) is None:
+    x = compact(op.xp, op.saved[0])
+    if (plan := along(x, op.dim)) is None:
         return NotImplemented
-    (x, n), dense = rows, op.xp.ascontiguousarray(dy)
-    dx = made(dense)
-    launch("log_softmax_rows_backward", x, n, dense, *op.statistics, dx)
+    dx, like = made(x), reduced(op.xp, x, op.dim, bool)
+    most, sums = (matching(op.xp, a, like) for a in op.statistics)  # saved by either forward
+    plan.launch(KERNELS, "log_softmax_backward", x, matching(op.xp, dy, x), most, sums, dx)
     summed(dy, op.dim)
-    return store(dx, like=dy)
+    return store(dx, like=x)

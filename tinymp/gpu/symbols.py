@@ -18,7 +18,7 @@ import numpy as np
 
 from ..backend.devices import Device
 
-_F16, _F32, _F64, _BOOL = (np.dtype(d) for d in (np.float16, np.float32, np.float64, np.bool_))
+_F16, _F32, _F64, _I64, _BOOL = (np.dtype(d) for d in (np.float16, np.float32, np.float64, np.int64, np.bool_))
 C_TYPES = {
     np.dtype(name): kind
     for name, kind in {
@@ -243,7 +243,9 @@ def _apply(trace: Trace, ufunc: Any, inputs: tuple, dtype: Any) -> Any:
     computes = loop[0]
     if computes == _F16 and result == _BOOL:
         computes = _F32  # to compare, to widen is exact
-    if computes == _F16 or any(d != loop[0] for d in loop):
+    if name in _COMPARING and computes.kind in "iu" and computes.itemsize < 8:
+        computes = _I64  # a number may be beyond what the array can hold
+    if computes == _F16 or any(d != loop[0] for d in loop) or (computes == np.uint64 and int in kinds):
         raise NotTraced(f"{name} on {', '.join(map(str, loop))}")
     operands = [_code(x, computes) for x in inputs]
     shape = np.broadcast_shapes(*[x.shape for x in inputs if hasattr(x, "shape")])
@@ -253,7 +255,7 @@ def _apply(trace: Trace, ufunc: Any, inputs: tuple, dtype: Any) -> Any:
 def _of_numbers(trace: Trace, name: str, inputs: tuple, kinds: list) -> Number:
     """As Python computes: FP64 where one is a float or there is a division, else whole numbers."""
     kind = float if float in kinds or name in ("divide", "power") else int
-    dtype = _F64 if kind is float else np.dtype(np.int64)
+    dtype = _F64 if kind is float else _I64
     operands = [f"static_cast<{C_TYPES[dtype]}>({getattr(x, 'name', None) or _literal(x, dtype)})" for x in inputs]
     code = _expression(name, dtype).format(*operands, **_details(dtype))
     kind = bool if name in _COMPARING else kind
