@@ -30,7 +30,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 NETWORKS = """alexnet beam_search deepspeech2 detection faster_rcnn gpt inception nmt resnet scale ssd
 vgg"""
-NAMING = re.compile(r"tinymp/((backend|fast|study)/|(precision|dtypes|audit/(estimates|exponents|meta|sketch))\.py)")
+NAMING = re.compile(
+    r"tinymp/((backend|fast|gpu|study)/|(precision|dtypes|audit/(estimates|exponents|meta|sketch))\.py)"
+)
 
 PRODUCTS = {"dot", "vdot", "inner", "matmul", "tensordot", "einsum", "vecdot"}
 SUMS = {"sum", "mean", "var", "std", "prod", "cumsum", "cumprod", "average", "nansum", "nanmean", "trace", "convolve"}

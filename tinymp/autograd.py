@@ -127,7 +127,7 @@ def _sum(total: Array, part: Array) -> Array:
 
 
 def gathered(total: Any, part: Any) -> Any:
-    """One more gradient of a tensor: the last addition, a pair, waits for `joined`, which rounds its sum."""
+    """One more gradient of a tensor. The last addition waits, as a pair, for `joined`, which rounds the sum at once."""
     total = added(*total) if isinstance(total, tuple) else total
     return added(total, part) if hasattr(total, "add") or hasattr(part, "add") else (total, part)
 

@@ -168,7 +168,8 @@ def _runtime() -> Any:
     return library
 
 
-FUNCTIONS = dict.fromkeys(["exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan"], 1)
+FUNCTIONS = dict.fromkeys(("exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh"), 1)
+FUNCTIONS |= {"tanh": 1, "arcsin": 1, "arccos": 1, "arctan": 1}
 FUNCTIONS |= {"power": 2, "maximum": 2, "minimum": 2}
 
 

@@ -18,8 +18,10 @@ HALVES = np.arange(65536, dtype=np.uint16).view(np.float16)
 EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, -3.0, 2.0**-24, -(2.0**-24), 2.0**-14, 65504.0, -65504.0, math.inf, -math.inf]
 EDGES = np.array([*EDGES, math.nan, 1e-39, -1e-40, 2.0**-126, 3.4e38, 88.5, -104.0, 11.1, -17.0, 2.0**24 + 1])
 
+RECTIFIERS = "relu", "gelu", "hardtanh", "elu", "celu", "softplus", "isnan", "isinf", "isfinite", "neg"
+OF_TWO = "add", "sub", "mul", "div", "pow", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge"
 UNARY = {name: getattr(ops, name) for name in OPS if hasattr(ops, name)}
-UNARY |= {name: getattr(ops, name) for name in ["relu", "gelu", "hardtanh", "elu", "celu", "softplus", "isnan", "isinf", "isfinite", "neg"]}
+UNARY |= {name: getattr(ops, name) for name in RECTIFIERS}
 UNARY |= {
     "gelu, tanh": lambda x: ops.gelu(x, "tanh"),
     "leaky_relu": lambda x: ops.leaky_relu(x, 0.3),
@@ -39,7 +41,7 @@ UNARY |= {
     "masked_fill": lambda x: ops.masked_fill(x, x > 1, -7.0),
     "dropout": lambda x: ops.dropout(x, 0.3),
 }
-BINARY = {name: getattr(ops, name) for name in ["add", "sub", "mul", "div", "pow", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge"]}
+BINARY = {name: getattr(ops, name) for name in OF_TWO}
 BINARY |= {
     "add, alpha": lambda x, y: ops.add(x, y, alpha=0.3),
     "where": lambda x, y: ops.where(x > 0, x, y),
@@ -66,7 +68,7 @@ def traced_so_far():
 
 
 def run(op, arrays):
-    """The results and gradients of op on these arrays, as arrays of the host, and the phases in which nothing was traced."""
+    """The results and gradients of op on these arrays, on the host, and the phases in which nothing was traced."""
     mp.manual_seed(1)
     tensors = [mp.Tensor(x).requires_grad_(x.dtype.kind == "f") for x in arrays]
     counts = [traced_so_far()]
@@ -184,7 +186,7 @@ def test_both_orders_of_threads():
     assert np.array_equal(ops.relu(x).numpy(), np.where(x.numpy() <= 0, 0, x.numpy()), equal_nan=True)
 
 
-# -------------------------------------------------------------------------------------------------- how often it compiles
+# ------------------------------------------------------------------------------------------------ how often it compiles
 
 
 def compiled(op, *arrays):
@@ -239,7 +241,7 @@ def test_stochastic_rounding_is_not_fused():
             same([one], [ops.sigmoid(x).numpy()])
 
 
-# ----------------------------------------------------------------------------------------------------- what is not traced
+# --------------------------------------------------------------------------------------------------- what is not traced
 
 
 @pytest.mark.parametrize(

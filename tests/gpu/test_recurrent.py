@@ -11,8 +11,8 @@ import tinymp as mp
 from gpu.both_ways import check_both_ways, launches, on_device
 from oracle import STORAGE, WORK, assert_close, randn, tolerance
 from tinymp import ops
-from tinymp.gpu.recurrent import KERNELS as CUDA
 from tinymp.fast.cpu import recurrent
+from tinymp.gpu.recurrent import KERNELS as CUDA
 from tinymp.ops import lstm_layer
 
 pytestmark = pytest.mark.usefixtures("gpu")

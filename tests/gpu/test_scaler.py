@@ -8,8 +8,8 @@ import pytest
 import tinymp as mp
 from oracle import rng
 from tinymp import nn, optim
-from tinymp.gpu.optimizer import NONE
 from tinymp.fast_path import find
+from tinymp.gpu.optimizer import NONE
 from tinymp.optim import StepResult
 from tinymp.optim.scaler import Iteration, Rule, Side
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import cuda_on_cpu
-import tinymp as mp
 from cuda_on_cpu import KernelError
 from cuda_on_cpu.compile import preprocessed
 from gpu import test_nvrtc, units

@@ -161,7 +161,7 @@ class Gpu(Device):
         finite = self.xp.ones(len(arrays), np.uint8)
         for i, x in enumerate(arrays):
             if x.size:
-                self.xp.isfinite(x).view(np.uint8).min(out=finite[i])
+                self.xp.isfinite(x).view(np.uint8).min(out=finite[i])  # rounds: never, truths
         return next((i for i, whole in enumerate(self.to_numpy(finite)) if not whole), None)
 
     @replaceable

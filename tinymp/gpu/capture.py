@@ -137,7 +137,9 @@ class Captured:
             self.calls += 1
             return self._step(*inputs)
         if gpu.name not in enabled:
-            raise RuntimeError("capture: a CUDA graph needs kernels that never wait for the GPU: enable 'gpu' in fast_path")
+            raise RuntimeError(
+                "capture: a CUDA graph needs kernels that never wait for the GPU: enable 'gpu' in fast_path"
+            )
         self._expect(inputs)
         if self._graph is None and self.calls < self._warmup:
             result = self._aside(lambda: self._step(*inputs))

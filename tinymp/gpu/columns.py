@@ -5,8 +5,6 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from ..autograd import Array
 from ..dtypes import float16, float32
 from ..events import here, tell

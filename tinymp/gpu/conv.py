@@ -1,7 +1,7 @@
 """Convolutions on a GPU (conv.cu): FP16 products on Tensor Cores, in kernels that never write the columns.
 
-FP32, and GPUs before Ampere, are left to the definition, whose columns are made by columns.py. A 1 x 1 convolution is a product by
-cuBLAS.
+FP32, and GPUs before Ampere, are left to the definition, whose columns are made by columns.py. A 1 x 1 convolution is a
+product by cuBLAS.
 """
 
 from __future__ import annotations

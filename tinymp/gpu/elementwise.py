@@ -1,8 +1,8 @@
 """`device.map` on a GPU: the definition is called once with symbols, and what it computes becomes one kernel.
 
-By CuPy a pointwise op is two to five kernels, each of which reads and writes memory, FP16 two bytes at a time: a quarter
-of an H200's speed. Here an element is read once and written once, eight neighbours by each thread, 16 bytes at a time,
-and the Python that is read is the kernel that trains.
+By CuPy a pointwise op is two to five kernels, each of which reads and writes memory, FP16 two bytes at a time: a
+quarter of an H200's speed. Here an element is read once and written once, eight neighbours by each thread, 16 bytes at
+a time, and the Python that is read is the kernel that trains.
 
 Arrays in one memory order are walked as flat memory. An operand that is broadcast is read eight at a time as well,
 where rows have a multiple of eight elements. Other orders, and addresses that are no multiples of 16 bytes, are read
@@ -65,7 +65,7 @@ def _held(f: Callable) -> list:
 
 
 def _fixed(x: Any) -> Any:
-    """What a kernel depends on of x, which the definition holds. An op is one of its class: its options are arguments."""
+    """What a kernel depends on of x, which the definition holds. Of an op it is the class: options are arguments."""
     return type(x) if isinstance(x, Op) else (type(x), x)
 
 
@@ -120,7 +120,7 @@ def name_of(code: str) -> str:
     return "map_" + code.partition("map_")[2].partition("(")[0]
 
 
-# ------------------------------------------------------------------------------------------------ what is to be computed
+# ----------------------------------------------------------------------------------------------- what is to be computed
 
 
 def plan_of(f: Callable, operands: tuple, options: dict) -> Plan | None:
@@ -178,7 +178,7 @@ def plan_of(f: Callable, operands: tuple, options: dict) -> Plan | None:
 
 
 def _on_symbols(f: Callable) -> Callable:
-    """f, around which an op is one of the same class, on the device of symbols, without options: those are arguments."""
+    """f with another op around it: of its class, on the device of symbols, without options, which are arguments."""
     cells = getattr(f, "__closure__", None)
     if not cells:
         return f

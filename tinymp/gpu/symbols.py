@@ -1,9 +1,9 @@
 """Symbols in place of arrays: a definition that is called with them writes down, as C, what it computes.
 
 `store(op.xp.exp(widen(x)), like=x)` on a symbol x of FP16 becomes three lines: `widen(x)`, `expf(...)` and
-`round_to_half(...)`. The primitives of precision.py run as they are: a symbol lies on the device `SYMBOLS`, which carries
-them out by writing. Each line computes in the dtype that NumPy would compute in, in the order of the definition, by
-the function that CuPy's own kernel calls, so that the kernel has the bits of the operations one by one.
+`round_to_half(...)`. The primitives of precision.py run as they are: a symbol lies on the device `SYMBOLS`, which
+carries them out by writing. Each line computes in the dtype that NumPy would compute in, in the order of the
+definition, by the function that CuPy's own kernel calls, so that the kernel has the bits of the operations one by one.
 
 NotTraced: the definition branches on a value, sums, or asks for something else that is no function of one element.
 """
@@ -57,7 +57,10 @@ _FLOATING = {
     "isinf": "fabs{f}({0}) == {inf}",
     **{
         name: f"{name}{{f}}({{0}})"
-        for name in ["exp", "expm1", "log", "log2", "log10", "log1p", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "rint", "floor", "ceil", "trunc"]
+        for name in (
+            *("exp", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rint", "floor", "ceil", "trunc"),
+            *("sin", "cos", "tan", "sinh", "cosh", "tanh"),
+        )
     },
     **{f"arc{name}": f"a{name}{{f}}({{0}})" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
 }
@@ -111,7 +114,7 @@ class Trace:
         (self.numbers if number else self.lines).append(f"const {kind} {name} = {code};")
         return name
 
-    def array(self, dtype: np.dtype, shape: tuple, code: str) -> Symbol:
+    def element(self, dtype: np.dtype, shape: tuple, code: str) -> Symbol:
         """The symbol of an array whose elements are computed by `code`."""
         return Symbol(self, dtype, shape, self.variable(C_TYPES[dtype], code))
 
@@ -149,7 +152,7 @@ class _Operand(np.lib.mixins.NDArrayOperatorsMixin):
     def __array__(self, *args: Any, **options: Any) -> Any:
         raise NotTraced("the values")
 
-    __iter__ = __len__ = __index__ = __float__ = __int__ = __getitem__ = __setitem__ = __array__  # type: ignore
+    __iter__ = __len__ = __index__ = __float__ = __int__ = __getitem__ = __setitem__ = __array__
 
 
 class Number(_Operand):
@@ -181,7 +184,7 @@ class Symbol(_Operand):
             return self
         if (code := _BITS.get((self.dtype, np.dtype(dtype)))) is None:
             raise NotTraced(f"{self.dtype} seen as {np.dtype(dtype)}")
-        return self.trace.array(np.dtype(dtype), self.shape, code.format(self.name))
+        return self.trace.element(np.dtype(dtype), self.shape, code.format(self.name))
 
 
 def _literal(value: Any, dtype: np.dtype) -> str:
@@ -206,14 +209,16 @@ def _converted(x: Any, dtype: np.dtype) -> Any:
         return x
     wide = f"widen({x.name})" if x.dtype == _F16 else x.name
     if (x.dtype, dtype) == (_F16, _F32):
-        return x.trace.array(dtype, x.shape, wide)
+        return x.trace.element(dtype, x.shape, wide)
     if dtype == _F16:
         if x.dtype != _F32:
             raise NotTraced(f"{x.dtype} to FP16")
-        return x.trace.array(dtype, x.shape, f"round_to_half({x.name})")  # rounds: `store`, of a traced definition
+        return x.trace.element(dtype, x.shape, f"round_to_half({x.name})")  # rounds: `store`, of a traced definition
     if x.dtype.kind == "f" and dtype.kind in "iu":
         raise NotTraced(f"{x.dtype} to {dtype}")
-    return x.trace.array(dtype, x.shape, f"{wide} != 0" if dtype == _BOOL else f"static_cast<{C_TYPES[dtype]}>({wide})")
+    return x.trace.element(
+        dtype, x.shape, f"{wide} != 0" if dtype == _BOOL else f"static_cast<{C_TYPES[dtype]}>({wide})"
+    )
 
 
 def _code(x: Any, dtype: np.dtype) -> str:
@@ -249,7 +254,7 @@ def _apply(trace: Trace, ufunc: Any, inputs: tuple, dtype: Any) -> Any:
         raise NotTraced(f"{name} on {', '.join(map(str, loop))}")
     operands = [_code(x, computes) for x in inputs]
     shape = np.broadcast_shapes(*[x.shape for x in inputs if hasattr(x, "shape")])
-    return trace.array(result, shape, _expression(name, computes).format(*operands, **_details(computes)))
+    return trace.element(result, shape, _expression(name, computes).format(*operands, **_details(computes)))
 
 
 def _of_numbers(trace: Trace, name: str, inputs: tuple, kinds: list) -> Number:
@@ -285,7 +290,7 @@ def _expression(name: str, dtype: np.dtype) -> str:
     return known[name]
 
 
-# ------------------------------------------------------------------------------------------- functions that are no ufuncs
+# ----------------------------------------------------------------------------------------- functions that are no ufuncs
 
 
 def _where(mask: Any, x: Any, y: Any) -> Any:
@@ -294,7 +299,7 @@ def _where(mask: Any, x: Any, y: Any) -> Any:
     trace = next(a.trace for a in operands if isinstance(a, _Operand))
     examples = [np.empty(0, k) if isinstance(k := _kind(a), np.dtype) else k(0) for a in (x, y)]
     dtype, shape = np.result_type(*examples), np.broadcast_shapes(*[a.shape for a in operands if hasattr(a, "shape")])
-    return trace.array(dtype, shape, f"{_code(mask, _BOOL)} ? {_code(x, dtype)} : {_code(y, dtype)}")
+    return trace.element(dtype, shape, f"{_code(mask, _BOOL)} ? {_code(x, dtype)} : {_code(y, dtype)}")
 
 
 def _clip(x: Any, low: Any, high: Any) -> Any:
@@ -303,12 +308,12 @@ def _clip(x: Any, low: Any, high: Any) -> Any:
         raise NotTraced("clip")
     a, b = _code(low, x.dtype), _code(high, x.dtype)
     code = f"{a} > {b} ? {b} : ({x.name} < {a} ? {a} : ({x.name} > {b} ? {b} : {x.name}))"
-    return x.trace.array(x.dtype, x.shape, code)
+    return x.trace.element(x.dtype, x.shape, code)
 
 
 def _full_like(x: Any, value: Any, dtype: Any = None) -> Any:
     dtype = x.dtype if dtype is None else np.dtype(dtype)
-    return x.trace.array(dtype, x.shape, _code(value, dtype))
+    return x.trace.element(dtype, x.shape, _code(value, dtype))
 
 
 _FUNCTIONS: dict[str, Callable] = {
