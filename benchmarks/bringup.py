@@ -1,4 +1,4 @@
-"""A GPU's first half hour: does the base work, what do the fast paths gain, and why does something fail?
+"""A GPU's first half hour: does it work, how fast is it, what do its kernels gain, and why does something fail?
 
     python -m benchmarks.bringup {1,2,3} [--out DIR] [--seconds 560] [--only STEP] [--device cuda-on-cpu --tiny]
 
@@ -25,6 +25,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import zipfile
@@ -64,12 +65,11 @@ class Job(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A function, the seconds that it may take (what earlier ones left over is its, too), whether fast paths are on."""
+    """A function, and the seconds that it may take; what earlier ones left over is its, too."""
 
     name: str
     run: Callable[[Job], None]
     seconds: float
-    fast: bool = False
 
 
 def run(command: Sequence[str], seconds: float, log: pathlib.Path, **environment: str) -> int | None:
@@ -125,23 +125,29 @@ ATTRIBUTES = ("num_regs", "local_size_bytes", "shared_size_bytes", "max_threads_
 
 
 def versions(job: Job) -> None:
-    """mp.info(), the driver, PyTorch and cuDNN; the base, compiled: how long it takes, registers, spills."""
-    from tinymp.backend.gpu import HERE, _base
-
+    """mp.info(), the driver, PyTorch and cuDNN."""
     from . import gpu
 
-    def base() -> dict[str, Any]:
-        start, found = time.monotonic(), {}
-        text = (HERE / "base.cu").read_text(encoding="utf-8")
-        for storage, result in (("half", "half"), ("half", "float"), ("float", "float")):
-            module = _base(mp.backend.gpu.xp, storage, result)
-            for name in re.findall(r"(?<=__launch_bounds__\(MOST\) )\w+", text):
-                kernel = module.get_function(name)
-                found[f"{name}, {storage} to {result}"] = {k: getattr(kernel, k, None) for k in ATTRIBUTES}
-        return {"seconds to compile": round(time.monotonic() - start, 2), "kernels": found}
-
     job.report.case("versions", "environment", gpu.environment)
-    job.report.case("versions", "the base, compiled", base)
+
+
+def first(job: Job) -> None:
+    """Seconds until each example has made two steps, with an empty cache of kernels and with that cache."""
+
+    def one(example: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        with tempfile.TemporaryDirectory() as cache:
+            for when in ("empty cache", "full cache"):
+                log, start = job.out / "logs" / f"first-{example}.txt", time.monotonic()
+                command = [sys.executable, "-m", f"examples.{example}", "--device", "gpu", "--steps", "2"]
+                code = run([*command, "--out", f"{cache}/out"], job.left / 2, log, CUPY_CACHE_DIR=cache)
+                found[when] = round(time.monotonic() - start, 1)
+                if code:
+                    found["error"] = f"it ended with code {code}: {last_words(log, 500)}"
+        return found
+
+    for example in ("cnn", "lstm", "dcgan") if job.device == "gpu" else ():
+        job.report.case("first", example, partial(one, example))
 
 
 def section(name: str, job: Job) -> None:
@@ -223,7 +229,7 @@ def compiled(job: Job) -> None:
         found = {kernel: getattr(x, "attributes", {}) for kernel, x in every.items()}  # the stand-in has none
         return {kernel: {k: x.get(k) for k in ATTRIBUTES} for kernel, x in found.items()}
 
-    for path in sorted((ROOT / "tinymp" / "fast").rglob("*.cu"))[: 2 if job.tiny else None]:
+    for path in sorted((ROOT / "tinymp" / "gpu").glob("*.cu"))[: 2 if job.tiny else None]:
         for dtype, storage in STORAGE.items():
             job.report.case("compiled", f"{path.name}, {storage}", partial(one, path, dtype, storage))
 
@@ -264,15 +270,15 @@ METRICS += [f"{unit}__throughput.avg.pct_of_peak_sustained_elapsed" for unit in 
 
 
 def ncu(job: Job) -> None:
-    """The ten kernels that take longest in a step of a network, by the base and by the fast paths."""
+    """The ten kernels that take longest in a step of a network."""
     # the card's clocks are left as they are
     command = [program("ncu"), "--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw"]
     command += ["--print-units", "base", "--metrics", ",".join(METRICS)]
 
-    def one(fast: str, seconds: float) -> dict[str, Any]:
-        log, found = job.out / "logs" / f"ncu-{fast}.csv", Counter()
+    def one() -> dict[str, Any]:
+        log, found = job.out / "logs" / "ncu.csv", Counter()
         log.unlink(missing_ok=True)
-        code = run([*command, *itself(job, "profiled")], seconds, log, TINYMP_FAST=fast)
+        code = run([*command, *itself(job, "profiled")], job.left, log)
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         first = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
         rows = [row for row in csv.DictReader(lines[first:]) if row["ID"].isdigit()]
@@ -288,16 +294,14 @@ def ncu(job: Job) -> None:
         error = {} if dearest else {"error": f"ncu ended with code {code}: {last_words(log, 500)}"}
         return {"launches": len(rows), "ms": sum(found.values()) / 1e6, "dearest": dearest} | error
 
-    for i, fast in enumerate(("", "cuda")):
-        job.report.case("ncu", fast or "base", partial(one, fast, job.left / (2 - i)))
+    job.report.case("ncu", "ResNet-50", one)
 
 
 def profiled(job: Job) -> None:
-    """A step of ResNet-50 between the marks that ncu looks for; TINYMP_FAST says by which path."""
+    """A step of ResNet-50 between the marks that ncu looks for."""
     from . import gpu
     from .timing import Bench
 
-    mp.enable_fast("cuda", os.environ["TINYMP_FAST"] == "cuda")
     every = gpu.workloads(job.tiny)
     workload = every.get("ResNet-50, batch 128", next(iter(every.values())))
     bench = Bench(job.report, job.tiny, job.device == "gpu", job.left)
@@ -351,21 +355,21 @@ GRAVE = (  # ops with kernels of ours: shared memory and odd edges
     "softmax or cross_entropy or layer_norm or batch_norm or conv or pool or embedding or lstm_cell or attention or bmm"
     " or test_step or (same_bits and MIXED)"  # an LSTM's steps, and an optimizer's batches
 )
-OWN = "core/backend/test_base_lstm.py", "core/optim/test_base.py"
+OWN = "gpu/test_recurrent.py", "gpu/test_optimizer.py", "gpu/test_elementwise.py"
 
 
 def sanitized(tool: str, job: Job) -> None:
-    """compute-sanitizer over single launches of the base and of the fast paths, on tiny arrays, each an allocation of
-    its own. memcheck finds accesses out of bounds and misaligned ones, racecheck races in shared memory.
+    """compute-sanitizer over single launches of our kernels, on tiny arrays, each an allocation of its own. memcheck
+    finds accesses out of bounds and misaligned ones, racecheck races in shared memory.
     """
     command = [program("compute-sanitizer", "compute-sanitizer"), "--tool", tool, "--error-exitcode", "99"]
     files = [str(ROOT / "tests" / name) for name in (*AGAINST, *(() if job.tiny else OWN))]
     command += ["--print-limit", "20", *pytest(job, [*files, "-k", "relu6" if job.tiny else GRAVE])]
 
-    def one(fast: str, seconds: float) -> dict[str, Any]:
-        log, results = (job.out / "logs" / f"{tool}-{fast}.{kind}" for kind in ("txt", "jsonl"))
+    def one() -> dict[str, Any]:
+        log, results = (job.out / "logs" / f"{tool}.{kind}" for kind in ("txt", "jsonl"))
         settings = {"BRINGUP_RESULTS": str(results), "BRINGUP_MEMORY": "no pool", "TEST_SIZES": "tiny"}
-        code = run(command, seconds, log, BRINGUP_LIMIT="100", TINYMP_FAST=fast, **settings)
+        code = run(command, job.left, log, BRINGUP_LIMIT="100", **settings)
         said = log.read_text(encoding="utf-8", errors="replace")
         errors = sum(map(int, re.findall(r"SUMMARY: (?:\d+ hazards? displayed \()?(\d+) error", said)))
         outcomes = dict(Counter(entry["outcome"] for entry in poisoned.read(results).values()))
@@ -375,37 +379,36 @@ def sanitized(tool: str, job: Job) -> None:
             found["error"] = f"{tool} ended with code {code} and {errors} errors"
         return found
 
-    for i, fast in enumerate(("", "cuda")):
-        job.report.case(tool, fast or "base", partial(one, fast, job.left / (2 - i)))
+    job.report.case(tool, "kernels", one)
 
 
 # ---------------------------------------------------------------------------------------------------------------- main
 
 
-def _section(name: str, seconds: float, fast: bool = True) -> Step:
-    return Step(name, partial(section, name), seconds, fast)
+def _section(name: str, seconds: float) -> Step:
+    return Step(name, partial(section, name), seconds)
 
 
 AGAINST = ["core/test_against_torch.py"]
-FAST = ["gpu/test_*.py", "core/backend/test_base*.py", "core/optim/test_base.py"]
+KERNELS = ["gpu/test_*.py"]
 CALLS = {
     1: [
-        Step("versions", versions, 40),
+        Step("versions", versions, 20),
+        Step("traced", partial(suite, "traced", ["gpu/test_elementwise.py"]), 60),
         Step("ops", partial(suite, "ops", AGAINST, only="test_op", processes=4), 110),
-        Step("large", partial(suite, "large", AGAINST, only="many or count", processes=1), 30),
-        *(_section("training", 160, False), _section("same_bits", 30, False)),
-        Step("tests", partial(suite, "tests", ["core/**/test_*.py"], only="not test_against_torch"), 180),
+        *(_section("training", 200), Step("first", first, 90), _section("same_bits", 45)),
     ],
     2: [
-        *(Step("compiled", compiled, 70), Step("equal", partial(suite, "equal", FAST), 75), _section("paths", 110)),
-        *(Step("captured", partial(section, "training"), 70, True), _section("same_bits", 15)),
-        *(Step("tiles", tiles, 15, True), _section("gemm", 45), _section("conv", 75), _section("recurrent", 35)),
-        Step("ncu", ncu, 45),
+        *(Step("compiled", compiled, 70), Step("equal", partial(suite, "equal", KERNELS), 90)),
+        Step("tests", partial(suite, "tests", ["core/**/test_*.py"], only="not test_against_torch"), 180),
+        *(Step("tiles", tiles, 15), _section("gemm", 45), _section("conv", 75), _section("recurrent", 35)),
+        *(Step("ncu", ncu, 45), _section("paths", 110)),
     ],
     3: [
         *(Step("failures", failures, 120), Step("memcheck", partial(sanitized, "memcheck"), 150)),
-        *(Step("racecheck", partial(sanitized, "racecheck"), 120), _section("sums", 20, False), _section("memory", 60)),
-        Step("filled", partial(suite, "filled", FAST, BRINGUP_MEMORY="0xFF"), 80),
+        *(Step("racecheck", partial(sanitized, "racecheck"), 120), _section("sums", 20), _section("memory", 60)),
+        Step("large", partial(suite, "large", AGAINST, only="many or count", processes=1), 30),
+        Step("filled", partial(suite, "filled", KERNELS, BRINGUP_MEMORY="0xFF"), 80),
     ],
 }
 PROFILED = Step("profiled", profiled, 0)
@@ -438,7 +441,7 @@ def here(step: Step, job: Job, path: pathlib.Path) -> None:
     report, state = Report(save, job.end, known(path).get("cases")), {"state": "done"}
     job = job._replace(report=report)
     try:
-        with device(job.device, step.fast):
+        with device(job.device):
             step.run(job)
         state = {"state": "failed"} if report.failed else state
     except Absent as error:

@@ -10,7 +10,6 @@ repeat the same operands: what fits into the L2 cache stays there, for both side
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import importlib
 import json
@@ -92,13 +91,11 @@ def conv(bench: Bench) -> None:
 
 
 def convolution(bench: Bench, part: str, x: tuple, w: tuple, stride: tuple, padding: tuple, left: int) -> dict:
-    """One of them: the fast path, the base, cuDNN."""
+    """One of them: our kernels, cuDNN."""
     a, b = batch_first(bench.random(x)), bench.random(w)
-    fast = conv_part(bench, part, a, b, stride, padding)
     work: Work = {
-        "FP16": fast,
+        "FP16": conv_part(bench, part, a, b, stride, padding),
         "FP32": conv_part(bench, part, a.astype("float32"), b.astype("float32"), stride, padding),
-        "base": with_paths(fast, ()),
     }
     work |= peers.conv(part, a, b, stride, padding) if peers.torch else {}
     y = ops.conv2d(mp.Tensor(a), mp.Tensor(b), stride=stride, padding=padding)
@@ -227,26 +224,26 @@ def workloads(tiny: bool) -> dict[str, Any]:
     }
 
 
+OWN = "FP32", "mixed", "captured FP32", "captured"
+
+
 def training(bench: Bench) -> None:
-    """20 steps of each network in FP32 and mixed: losses, and times next to PyTorch's AMP. With the fast paths also as
-    a captured graph.
-    """
+    """20 steps of each network in FP32 and mixed, called and captured: losses, and times next to PyTorch's AMP."""
     every = workloads(bench.tiny)
     for i, (name, workload) in enumerate(every.items()):
         bench.report.case("training", name, partial(train, bench, workload, len(every) - i))
     for entry in bench.report.cases["training"]:
         ms = entry.get("ms", {})
-        for own in ms.keys() & {"FP32", "mixed", "captured"}:
-            rivals = [ms[k] for k in ms.keys() - {"FP32", "mixed", "captured"} if ("graph" in k) == (own == "captured")]
-            beside = min(rivals, default=None) if own != "FP32" else None
+        for own in [kind for kind in OWN if kind in ms]:
+            rivals = [ms[k] for k in ms.keys() - set(OWN) if ("graph" in k) == ("captured" in own)]
+            beside = min(rivals, default=None) if "FP32" not in own else None
             bench.report.add(f"{entry['case']}, training step, {own}", ms[own], "ms", peer=beside)
 
 
 def train(bench: Bench, workload: Any, parts: int) -> dict[str, Any]:
     """One of them."""
     work: Work = {kind: workload.step(bench, policy) for kind, policy in (("FP32", mp.FP32), ("mixed", mp.MIXED))}
-    if "cuda" in fast_path.enabled:
-        work["captured"] = mp.capture(workload.step(bench, mp.MIXED))
+    work["captured FP32"], work["captured"] = (mp.capture(workload.step(bench, p)) for p in (mp.FP32, mp.MIXED))
     losses = {kind: [float(step()) for _ in range(5 if bench.tiny else 20)] for kind, step in work.items()}
     found: dict[str, Any] = {"losses": losses}
     apart = max(abs(line[0] - losses["FP32"][0]) for line in losses.values())
@@ -260,23 +257,22 @@ def train(bench: Bench, workload: Any, parts: int) -> dict[str, Any]:
 
 
 def same_bits(bench: Bench) -> None:
-    """Steps while an audit listens give the losses and weights of steps without it, bit for bit; with the fast paths,
-    which an audit does not hear, captured steps do.
-    """
+    """Steps while an audit listens, and captured ones, give the losses and weights of plain steps, bit for bit."""
     for name, workload in workloads(bench.tiny).items():
         if isinstance(workload, Workload):
-            bench.report.case("bits", name, partial(same_bits_of, bench, workload))
+            for how in ("audited", "captured"):
+                bench.report.case("bits", f"{name}, {how}", partial(same_bits_of, bench, workload, how))
 
 
-def same_bits_of(bench: Bench, workload: Workload) -> dict[str, Any]:
+def same_bits_of(bench: Bench, workload: Workload, how: str) -> dict[str, Any]:
     """One network: which losses and weights differ."""
     found: list[dict[str, Any]] = []
-    for other in (False, True):
+    for other in ("plain", how):
         model, batch = made(workload.network, mp.MIXED), training_data(bench, workload)
-        step, captures = models.momentum_step(model, mp.MIXED), "cuda" in fast_path.enabled
-        step = mp.capture(step) if other and captures else step
-        with mp.audit() if other and not captures else contextlib.nullcontext():
-            losses = {f"loss {i}": step(*batch).numpy() for i in range(6 if captures else 2)}
+        step = models.momentum_step(model, mp.MIXED)
+        step = mp.capture(step) if other == "captured" else step
+        with mp.audit() if other == "audited" else contextlib.nullcontext():
+            losses = {f"loss {i}": step(*batch).numpy() for i in range(6 if how == "captured" else 2)}
         found.append({name: x.tobytes() for name, x in (losses | model.state_dict()).items()})
     other_bits = [name for name in found[0] if found[0][name] != found[1][name]]
     return {"other bits": other_bits} | ({"error": f"{len(other_bits)} values differ"} if other_bits else {})
@@ -287,7 +283,7 @@ def same_bits_of(bench: Bench, workload: Workload) -> dict[str, Any]:
 
 def fast_files() -> list[str]:
     """The files of gpu that hold fast paths."""
-    folder = pathlib.Path(fast_path.__file__).parent / "fast" / "cuda"
+    folder = pathlib.Path(fast_path.__file__).parent / "gpu"
     for path in folder.glob("[!_]*.py"):
         importlib.import_module(f"tinymp.gpu.{path.stem}")
     modules = {way.__module__ for way in fast_path._found.values()}
@@ -295,16 +291,13 @@ def fast_files() -> list[str]:
 
 
 def with_paths(step: Step, files: Sequence[str]) -> Step:
-    """The step with the fast paths of these files of gpu alone in front of the base."""
-    load, plain = fast_path._load, fast_path._find.__wrapped__
+    """The step with the fast paths of these files of gpu alone in front of the definitions."""
+    plain = fast_path._find
 
-    def some(definition: Any, module: str) -> Any:
-        return load(definition, module) if "cuda." not in module or module.rpartition(".")[2] in files else None
-
-    @functools.cache
-    def find(definition: Any, device: str, fast: bool) -> Any:
-        with mock.patch.object(fast_path, "_load", some):
-            return plain(definition, device, True)
+    def find(definition: Any, device: str) -> Any:
+        way = plain(definition, device)
+        folder, _, file = way.__module__.rpartition(".") if way is not None else ("", "", "")
+        return None if folder == "tinymp.gpu" and file not in files else way
 
     def run() -> Any:
         with mock.patch.object(fast_path, "_find", find):
@@ -314,9 +307,9 @@ def with_paths(step: Step, files: Sequence[str]) -> Step:
 
 
 def paths(bench: Bench) -> None:
-    """A step by the base, and with one file of gpu at a time: how much faster, how far apart the losses are.
+    """A step by definitions, and with one file of gpu at a time: how much faster, how far apart the losses are.
 
-    The last row of each file is its best network, which decides whether it is on by default: from 1.2 on.
+    The last row of each file is its best network, which decides whether it stays: from 1.2 on.
     """
     every = workloads(bench.tiny)
     for i, (name, workload) in enumerate(every.items()):
@@ -325,12 +318,16 @@ def paths(bench: Bench) -> None:
         seen = {c["case"]: c["ratios"][file] for c in bench.report.cases["fast paths"] if file in c.get("ratios", {})}
         if seen:
             best = max(seen, key=seen.__getitem__)
-            bench.report.add(f"gpu/{file}: base / with it, {best}", seen[best], "x", ">= 1.2")
+            bench.report.add(f"gpu/{file}: definitions / with it, {best}", seen[best], "x", ">= 1.2")
 
 
 def paths_one(bench: Bench, workload: Any, parts: int) -> dict[str, Any]:
-    """One network: by file, base / with it, and the largest difference of a loss, relative to the base's."""
-    choices: dict[str, Sequence[str]] = {"base": (), **{file: (file,) for file in fast_files()}, "all": fast_files()}
+    """One network: by file, definitions / with it, and the largest difference of a loss, relative to theirs."""
+    choices: dict[str, Sequence[str]] = {
+        "definitions": (),
+        **{file: (file,) for file in fast_files()},
+        "all": fast_files(),
+    }
     work, losses, wrong = Work(), dict[str, list[float]](), list[str]()
     for name, files in choices.items():
         step = with_paths(workload.step(bench, mp.MIXED), files)
@@ -340,13 +337,19 @@ def paths_one(bench: Bench, workload: Any, parts: int) -> dict[str, Any]:
         except Exception as error:  # the other files shall still be measured
             wrong.append(f"{name}: {type(error).__name__}: {error}"[:500])
     times = bench.times(work, bench.share(parts), host=True)
-    apart = {n: max(abs(a - b) / abs(b) for a, b in zip(losses[n], losses["base"])) for n in losses}
+    apart = {n: max(abs(a - b) / abs(b) for a, b in zip(losses[n], losses["definitions"])) for n in losses}
     wrong += [
-        f"{name}: a loss differs from the base's by {most:.2g}" for name, most in apart.items() if not most <= 0.02
+        f"{name}: a loss differs from the definitions' by {most:.2g}"
+        for name, most in apart.items()
+        if not most <= 0.02
     ]
-    ratios = {name: ratio(times, "base", name) for name in work if name != "base"}
+    ratios = {name: ratio(times, "definitions", name) for name in work if name != "definitions"}
     freed(bench)
-    found = {"ratios": ratios, "losses apart": apart, "ms of the base": 1000 * statistics.median(times["base"])}
+    found = {
+        "ratios": ratios,
+        "losses apart": apart,
+        "ms of the definitions": 1000 * statistics.median(times["definitions"]),
+    }
     return found | ({"error": "; ".join(wrong)} if wrong else {})
 
 

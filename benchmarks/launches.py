@@ -88,7 +88,6 @@ def nothing(*_: Any, **__: Any) -> None:
 
 def main() -> None:
     with device("cuda-on-cpu"), mp.device("gpu"):
-        mp.enable_fast("cuda")
         function = sys.modules["cupy"].cuda.Function
         idle = mock.patch.object(sys.modules["tinymp.backend.gpu"], "call_cublas", nothing)
         with mock.patch.object(function, "__call__", nothing), idle:

@@ -132,9 +132,7 @@ def rates(times: Times, flop: float) -> dict[str, Any]:
     entry: dict[str, Any] = {"FP16": rate["FP16"]}
     if "FP32" in rate:
         entry |= {"FP32": rate["FP32"], "to FP32": ratio(times, "FP32", "FP16")}
-    if "base" in rate:
-        entry |= {"base": rate["base"], "to base": ratio(times, "base", "FP16")}
-    if peers := times.keys() - {"FP16", "FP32", "base"}:
+    if peers := times.keys() - {"FP16", "FP32"}:
         best = max(peers, key=rate.__getitem__)
         entry |= {"PyTorch": rate[best], "PyTorch's choice": best, "to PyTorch": ratio(times, best, "FP16")}
     return entry
