@@ -167,7 +167,7 @@ def pytest(job: Job, tests: list[str]) -> list[str]:
     return [*command, "--backend", job.device, *tests]
 
 
-TINY = "test_flags", "test_cuda_tables", "test_against_torch"  # the files that a rehearsal runs
+TINY = "test_flags", "test_tables", "test_against_torch"  # the files that a rehearsal runs
 
 
 def suite(
@@ -399,10 +399,10 @@ CALLS = {
         *(_section("training", 200), Step("first", first, 90), _section("same_bits", 45)),
     ],
     2: [
-        *(Step("compiled", compiled, 70), Step("equal", partial(suite, "equal", KERNELS), 90)),
-        Step("tests", partial(suite, "tests", ["core/**/test_*.py"], only="not test_against_torch"), 180),
-        *(Step("tiles", tiles, 15), _section("gemm", 45), _section("conv", 75), _section("recurrent", 35)),
-        *(Step("ncu", ncu, 45), _section("paths", 110)),
+        *(Step("compiled", compiled, 60), Step("equal", partial(suite, "equal", KERNELS), 80)),
+        Step("tests", partial(suite, "tests", ["core/**/test_*.py"], only="not test_against_torch"), 150),
+        *(Step("tiles", tiles, 15), _section("gemm", 45), _section("conv", 70), _section("recurrent", 35)),
+        *(Step("ncu", ncu, 45), _section("paths", 80)),
     ],
     3: [
         *(Step("failures", failures, 120), Step("memcheck", partial(sanitized, "memcheck"), 150)),

@@ -26,7 +26,7 @@ def installed():
 
     for path in pathlib.Path(tinymp.__file__).parent.glob("gpu/*.py"):
         importlib.import_module(f"tinymp.gpu.{path.stem}")  # some keep what lies on the device: put back at the end
-    from tinymp.gpu.kernels import HEADERS
+    from tinymp.gpu import kernels
 
     from . import cublas as library
     from . import device, stand_in
@@ -36,7 +36,8 @@ def installed():
     touched = [m for name, m in sys.modules.items() if name.startswith("tinymp.") and name not in kept]
     before, device_before = [_state(module) for module in touched], dict(vars(gpu))
     with stand_in.install_modules(sys.modules) as cupy:
-        HEADERS[0] = HARDWARE
+        kernels.HEADERS[0] = HARDWARE
+        kernels.alone = lambda code, name: code  # g++ takes a file at once: kernel by kernel it takes longer
         sys.modules["tinymp.gpu.cublas"]._library = library.Library()
         gpu._problem = gpu.xp = gpu.array_type = None
         try:

@@ -27,6 +27,12 @@ __all__ = ["foreign", "install_modules", "launched", "no_synchronisation", "sync
 # ----------------------------------------------------------------------------------------------------------- kernels
 
 
+@functools.cache
+def _program(code, options):
+    defines = [re.fullmatch(r"-D(\w+)(?:=(.*))?", option) for option in options]
+    return Program(code, {d[1]: d[2] or "1" for d in defines if d})
+
+
 class RawModule:
     """cupy.RawModule; compiled at the first use."""
 
@@ -36,13 +42,9 @@ class RawModule:
         if not isinstance(options, tuple):
             raise TypeError("options: expected a tuple")
         self.code, self.options = code, options
-        self._program = None
 
     def compile(self, log_stream=None):
-        if self._program is None:
-            defines = [re.fullmatch(r"-D(\w+)(?:=(.*))?", option) for option in self.options]
-            self._program = Program(self.code, {d[1]: d[2] or "1" for d in defines if d})
-        return self._program
+        return _program(self.code, self.options)
 
     def get_function(self, name):
         if name not in self.compile().arguments:

@@ -13,12 +13,12 @@ import pytest
 import cuda_on_cpu
 from cuda_on_cpu import KernelError, Program, RaceError, compile
 from cuda_on_cpu.memory import FENCE, Fenced, groups
-from fast import units
-from tinymp.backend.gpu import HERE
+from gpu import units
+from tinymp.gpu.kernels import HERE
 
 pytestmark = pytest.mark.skipif(cuda_on_cpu.problem() is not None, reason=str(cuda_on_cpu.problem()))
 CORRECT = pathlib.Path(units.__file__).with_suffix(".cu").read_text(encoding="utf-8")
-ELEMENTS = (HERE.parent / "fast" / "cuda" / "elements.cuh").read_text(encoding="utf-8")
+ELEMENTS = (HERE / "elements.cuh").read_text(encoding="utf-8")
 TEXT = (pathlib.Path(__file__).parent / "planted.cu").read_text(encoding="utf-8")
 PLANTED = f'{ELEMENTS}\n{CORRECT}\n#line 1 "text.cu"\n{TEXT}'
 NULL = np.uint64(0)

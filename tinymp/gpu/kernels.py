@@ -1,9 +1,10 @@
 """Loading and launching the CUDA kernels that lie beside the ops: `softmax.py` has its kernels in `softmax.cu`.
 
-A .cu file holds functions `extern "C" __global__ void name(arguments)`. It is compiled with NVRTC (through CuPy, which
-keeps the result on disk) at its first use, once per storage dtype: `T` is half or float. Every source is preceded by
-hardware.cuh and common.cuh, and then by the files that it names in lines such as `#include "rows.cuh"`;
-they lie beside it. Nothing is included from the CUDA toolkit.
+A .cu file holds functions `extern "C" __global__ void name(arguments)`. Each is compiled by itself with NVRTC (through
+CuPy, which keeps the result on disk) at its first use, once per storage dtype: `T` is half or float. So a first step
+waits for the kernels that it runs, not for every template of their files. Every source is preceded by hardware.cuh and
+common.cuh, and then by the files that it names in lines such as `#include "rows.cuh"`; they lie beside it. Nothing is
+included from the CUDA toolkit.
 
 CuPy makes NVRTC flush subnormal FP32 numbers (below 2^-126) to zero, as in its own kernels. FP16's subnormal numbers
 are normal ones in FP32, and stay.
@@ -47,7 +48,8 @@ _TYPES = {
     }.items()
 }
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.M)
-_DECLARATION = r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)\s*\{'
+_KERNEL = r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\('
+_DECLARATION = _KERNEL + r"([^)]*)\)\s*\{"
 
 
 class Argument(NamedTuple):
@@ -93,6 +95,11 @@ def signatures(code: str, storage: str, result: str | None = None) -> dict[str, 
     return found
 
 
+def alone(code: str, name: str) -> str:
+    """`code` with one kernel: the others become templates, which the compiler reads, and leaves at that."""
+    return re.sub(_KERNEL, lambda m: m[0] if m[1] == name else m[0].replace('extern "C"', "template <int>"), code)
+
+
 def _argument(declaration: str, own: dict[str, str]) -> Argument:
     words = re.findall(r"\w+|\*", re.sub(r"\b(const|__restrict__|volatile)\b", " ", declaration))
     name, pointer = words[-1], "*" in words
@@ -121,7 +128,6 @@ class Kernels:
 
     def __init__(self, python_file: str) -> None:
         self.path = pathlib.Path(python_file).with_suffix(".cu")
-        self._modules: dict[tuple[Any, str, str], tuple[Any, dict[str, tuple[Argument, ...]]]] = {}
         self._plans: dict[tuple[Any, str, np.dtype, bool], Plan] = {}
 
     def launch(self, name: str, dtype: np.dtype, grid: Any, block: Any, *args: Any, shared: int = 0) -> None:
@@ -160,13 +166,8 @@ class Kernels:
 
         storage = STORAGE[np.dtype(dtype)]
         result = "float" if here.inside else storage
-        if (cupy, storage, result) not in self._modules:
-            code, options = source(self.path), ("-std=c++17", f"-DSTORAGE={storage}", f"-DRESULT={result}")
-            self._modules[cupy, storage, result] = (
-                cupy.RawModule(code=code, options=options),
-                signatures(code, storage, result),
-            )
-        module, known = self._modules[cupy, storage, result]
+        code, options = source(self.path), ("-std=c++17", f"-DSTORAGE={storage}", f"-DRESULT={result}")
+        known = signatures(code, storage, result)
         if name not in known:
             raise ValueError(f"{self.path.name}: no kernel {name!r}; it has {', '.join(known)}")
-        return module.get_function(name), known[name]
+        return cupy.RawModule(code=alone(code, name), options=options).get_function(name), known[name]
