@@ -109,8 +109,9 @@ class Gpu(Device):
 
     def cast(self, x: Array, dtype: np.dtype) -> Array:
         """As `Device.cast`."""
-        (x,), back = arranged(x)
-        return back(x.astype(dtype))  # rounds: `store` by CuPy: to nearest, ties to even
+        x, back = arranged(x)
+        # rounds: `store`: to nearest, ties to even
+        return back(self.map(lambda x: x.astype(dtype), x))
 
     def gemm(self, a: Array, b: Array, bias: Any, acc: Any, storage: np.dtype, tf32: bool, rounded: bool) -> Array:
         """By cuBLAS. A bias is added to the FP32 sums, and both are rounded once, in one kernel."""
@@ -175,18 +176,17 @@ class Gpu(Device):
         self.xp.cuda.get_current_stream().synchronize()
 
 
-def arranged(x: Array, *others: Array) -> tuple[tuple[Array, ...], Callable[[Array], Array]]:
-    """x, and others of its shape, with the axes from the slowest to the fastest in the memory of x; and a function that
-    puts the axes of a result back.
+def arranged(x: Array) -> tuple[Array, Callable[[Array], Array]]:
+    """x with the axes from the slowest to the fastest in its memory, and a function that puts those of a result back.
 
     CuPy's elementwise kernels walk along axes in their order, whatever the memory's: on the C, H, W, N of a convolution
     neighbouring threads would read far apart, which took an H200 ten times as long, and write N, C, H, W.
     """
-    if x.ndim < 2 or x.flags.c_contiguous or any(y.shape != x.shape for y in others):
-        return (x, *others), lambda y: y
+    if x.ndim < 2 or x.flags.c_contiguous:
+        return x, lambda y: y
     order = sorted(range(x.ndim), key=lambda a: -x.strides[a])
     back = sorted(range(x.ndim), key=order.__getitem__)
-    return tuple([y.transpose(order) for y in (x, *others)]), lambda y: y.transpose(back)
+    return x.transpose(order), lambda y: y.transpose(back)
 
 
 # ----------------------------------------------------------------------------------------------------------- products
