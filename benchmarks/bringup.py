@@ -1,4 +1,4 @@
-"""A GPU's first half hour: does the base work, what do the fast paths gain, and why does something fail?
+"""A GPU's first half hour: are the kernels right, how fast are they, and why does something fail?
 
     python -m benchmarks.bringup {1,2,3} [--out DIR] [--seconds 560] [--only STEP] [--device cuda-on-cpu --tiny]
 
@@ -64,12 +64,11 @@ class Job(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A function, the seconds that it may take (what earlier ones left over is its, too), whether fast paths are on."""
+    """A function, and the seconds that it may take (what earlier ones left over is its, too)."""
 
     name: str
     run: Callable[[Job], None]
     seconds: float
-    fast: bool = False
 
 
 def run(command: Sequence[str], seconds: float, log: pathlib.Path, **environment: str) -> int | None:
@@ -125,23 +124,10 @@ ATTRIBUTES = ("num_regs", "local_size_bytes", "shared_size_bytes", "max_threads_
 
 
 def versions(job: Job) -> None:
-    """mp.info(), the driver, PyTorch and cuDNN; the base, compiled: how long it takes, registers, spills."""
-    from tinymp.backend.gpu import HERE, _base
-
+    """mp.info(), the driver, PyTorch and cuDNN."""
     from . import gpu
 
-    def base() -> dict[str, Any]:
-        start, found = time.monotonic(), {}
-        text = (HERE / "base.cu").read_text(encoding="utf-8")
-        for storage, result in (("half", "half"), ("half", "float"), ("float", "float")):
-            module = _base(mp.backend.gpu.xp, storage, result)
-            for name in re.findall(r"(?<=__launch_bounds__\(MOST\) )\w+", text):
-                kernel = module.get_function(name)
-                found[f"{name}, {storage} to {result}"] = {k: getattr(kernel, k, None) for k in ATTRIBUTES}
-        return {"seconds to compile": round(time.monotonic() - start, 2), "kernels": found}
-
     job.report.case("versions", "environment", gpu.environment)
-    job.report.case("versions", "the base, compiled", base)
 
 
 def section(name: str, job: Job) -> None:
@@ -161,16 +147,25 @@ def pytest(job: Job, tests: list[str]) -> list[str]:
     return [*command, "--backend", job.device, *tests]
 
 
-TINY = "test_flags", "test_cuda_tables", "test_against_torch"  # the files that a rehearsal runs
+TINY = "test_flags", "test_tables", "test_against_torch"  # the files that a rehearsal runs
 
 
 def suite(
-    name: str, patterns: Sequence[str], job: Job, only: str = "", processes: int = 12, **environment: str
+    name: str,
+    patterns: Sequence[str],
+    job: Job,
+    only: str = "",
+    processes: int = 12,
+    tool: Sequence[str] = (),
+    **environment: str,
 ) -> None:
-    """The tests of some files, or of these what `only` selects (pytest's -k), in several processes."""
-    files = [path for pattern in patterns for path in sorted((ROOT / "tests").glob(pattern))]
-    names = [str(path) for path in files if path.stem in TINY or not job.tiny]
-    result = run_tests(job, name, [*names, *(["-k", only] if only else [])], processes, **environment)
+    """The tests of some files, or of these those that `only` selects (pytest's -k), in several processes.
+
+    tool: the command of a program that runs them.
+    """
+    paths = [path for pattern in patterns for path in sorted((ROOT / "tests").glob(pattern))]
+    names = [str(path) for path in paths if path.stem in TINY or not job.tiny]
+    result = run_tests(job, name, [*names, *(["-k", only] if only else [])], processes, tool, **environment)
     job.report.cases[name] = [
         {"case": "all", "outcomes": result["outcomes"], "said": result["said"]},
         *({"case": test, "error": f"{e['outcome']}: {e['error']}"} for test, e in result["not passed"].items()),
@@ -179,13 +174,15 @@ def suite(
         raise TimeUp if set(result["ended early"]) == {OUT_OF_TIME} else RuntimeError(result["ended early"])
 
 
-def run_tests(job: Job, name: str, tests: list[str], processes: int = 1, **environment: str) -> dict[str, Any]:
+def run_tests(
+    job: Job, name: str, tests: list[str], processes: int = 1, tool: Sequence[str] = (), **environment: str
+) -> dict[str, Any]:
     """Run tests in several processes; where one of them loses its context, dies or hangs, a new one goes on behind it.
 
     Returns how many ended how, what they recorded, and what is to be known of those that did not pass.
     """
     count = 1 if job.tiny else max(1, min(processes, (os.cpu_count() or 1) * 3 // 4))
-    command = pytest(job, tests)
+    command = [*tool, *pytest(job, tests)]
 
     def work(i: int) -> tuple[dict[str, Any], str | None]:
         log, path = (job.out / "logs" / f"{name}{i}.{kind}" for kind in ("txt", "jsonl"))
@@ -214,7 +211,7 @@ def run_tests(job: Job, name: str, tests: list[str], processes: int = 1, **envir
 
 
 def compiled(job: Job) -> None:
-    """Every kernel of gpu, compiled for this GPU: registers, bytes of local memory (spills), shared memory."""
+    """Every kernel of tinymp/gpu/*.cu, compiled for this GPU: registers, bytes of local memory (spills), shared memory."""
     from tinymp.gpu.kernels import STORAGE, Kernels, signatures, source
 
     def one(path: pathlib.Path, dtype: Any, storage: str) -> dict[str, Any]:
@@ -223,7 +220,7 @@ def compiled(job: Job) -> None:
         found = {kernel: getattr(x, "attributes", {}) for kernel, x in every.items()}  # the stand-in has none
         return {kernel: {k: x.get(k) for k in ATTRIBUTES} for kernel, x in found.items()}
 
-    for path in sorted((ROOT / "tinymp" / "fast").rglob("*.cu"))[: 2 if job.tiny else None]:
+    for path in sorted((ROOT / "tinymp" / "gpu").glob("*.cu"))[: 2 if job.tiny else None]:
         for dtype, storage in STORAGE.items():
             job.report.case("compiled", f"{path.name}, {storage}", partial(one, path, dtype, storage))
 
@@ -264,15 +261,15 @@ METRICS += [f"{unit}__throughput.avg.pct_of_peak_sustained_elapsed" for unit in 
 
 
 def ncu(job: Job) -> None:
-    """The ten kernels that take longest in a step of a network, by the base and by the fast paths."""
+    """The ten kernels that take longest in a mixed step of ResNet-50."""
     # the card's clocks are left as they are
     command = [program("ncu"), "--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw"]
     command += ["--print-units", "base", "--metrics", ",".join(METRICS)]
 
-    def one(fast: str, seconds: float) -> dict[str, Any]:
-        log, found = job.out / "logs" / f"ncu-{fast}.csv", Counter()
+    def dearest() -> dict[str, Any]:
+        log, found = job.out / "logs" / "ncu.csv", Counter()
         log.unlink(missing_ok=True)
-        code = run([*command, *itself(job, "profiled")], seconds, log, TINYMP_FAST=fast)
+        code, _ = first_steps(job, command, log, networks(job)[-1], "mixed")
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         first = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
         rows = [row for row in csv.DictReader(lines[first:]) if row["ID"].isdigit()]
@@ -288,45 +285,7 @@ def ncu(job: Job) -> None:
         error = {} if dearest else {"error": f"ncu ended with code {code}: {last_words(log, 500)}"}
         return {"launches": len(rows), "ms": sum(found.values()) / 1e6, "dearest": dearest} | error
 
-    for i, fast in enumerate(("", "cuda")):
-        job.report.case("ncu", fast or "base", partial(one, fast, job.left / (2 - i)))
-
-
-def profiled(job: Job) -> None:
-    """A step of ResNet-50 between the marks that ncu looks for; TINYMP_FAST says by which path."""
-    from . import gpu
-    from .timing import Bench
-
-    mp.enable_fast("cuda", os.environ["TINYMP_FAST"] == "cuda")
-    every = gpu.workloads(job.tiny)
-    workload = every.get("ResNet-50, batch 128", next(iter(every.values())))
-    bench = Bench(job.report, job.tiny, job.device == "gpu", job.left)
-    step = workload.step(bench, mp.MIXED)
-    step(), step()
-    mp.synchronize()
-    marks = bench.xp.cuda.runtime
-    for act in (getattr(marks, "profilerStart", None), step, mp.synchronize, getattr(marks, "profilerStop", None)):
-        if act:
-            act()
-
-
-def itself(job: Job, step: str) -> list[str]:
-    """The command of a step that runs under a tool, with results in a folder of its own."""
-    out = job.out / "under"
-    shutil.rmtree(out, ignore_errors=True)
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.bringup",
-        "3",
-        "--step",
-        step,
-        "--out",
-        str(out),
-        "--device",
-        job.device,
-    ]
-    return [*command, "--seconds", str(max(job.left - 2, 1)), *["--tiny"] * job.tiny]
+    job.report.case("ncu", "mixed", dearest)
 
 
 def failures(job: Job) -> None:

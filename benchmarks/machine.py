@@ -13,18 +13,14 @@ from typing import Any
 
 import tinymp as mp
 from tinymp.checkpoint.writing import write_json
-from tinymp.fast_path import enabled
 
 FOREIGN = 0.05  # the share of all cores that others may take before a run is not to be trusted
 SHORTEST = 1.0  # seconds: the kernel counts work in hundredths, which say nothing about less
 
 
 @contextlib.contextmanager
-def device(name: str, fast: bool = True) -> Iterator[None]:
-    """Within the block, "gpu" is the GPU or its stand-in from the tests, and new tensors lie there.
-
-    fast: use the fast paths of CUDA; else the base, which is what trains unless a program enables them.
-    """
+def device(name: str) -> Iterator[None]:
+    """Within the block, "gpu" is the GPU or its stand-in from the tests, and new tensors lie there."""
     with contextlib.ExitStack() as stack:
         if name == "cuda-on-cpu":
             tests = str(Path(__file__).parents[1] / "tests")
@@ -33,8 +29,6 @@ def device(name: str, fast: bool = True) -> Iterator[None]:
             import cuda_on_cpu  # type: ignore[import-not-found]
 
             stack.enter_context(cuda_on_cpu.installed())
-        stack.callback(mp.enable_fast, "cuda", "cuda" in enabled)
-        mp.enable_fast("cuda", fast)
         stack.enter_context(mp.device("gpu"))
         yield
 
