@@ -25,6 +25,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import zipfile
@@ -147,7 +148,8 @@ def pytest(job: Job, tests: list[str]) -> list[str]:
     return [*command, "--backend", job.device, *tests]
 
 
-TINY = "test_flags", "test_tables", "test_against_torch"  # the files that a rehearsal runs
+TINY = "test_flags", "test_tables", "test_elementwise", "test_against_torch"  # the files that a rehearsal runs,
+TINY_ONLY = "flags or tables or relu"  # and the tests
 
 
 def suite(
@@ -165,7 +167,8 @@ def suite(
     """
     paths = [path for pattern in patterns for path in sorted((ROOT / "tests").glob(pattern))]
     names = [str(path) for path in paths if path.stem in TINY or not job.tiny]
-    result = run_tests(job, name, [*names, *(["-k", only] if only else [])], processes, tool, **environment)
+    tests = [*names, "-k", TINY_ONLY if job.tiny else only]
+    result = run_tests(job, name, tests, processes, tool, **environment)
     job.report.cases[name] = [
         {"case": "all", "outcomes": result["outcomes"], "said": result["said"]},
         *({"case": test, "error": f"{e['outcome']}: {e['error']}"} for test, e in result["not passed"].items()),
@@ -211,7 +214,7 @@ def run_tests(
 
 
 def compiled(job: Job) -> None:
-    """Every kernel of tinymp/gpu/*.cu, compiled for this GPU: registers, bytes of local memory (spills), shared memory."""
+    """Every kernel of tinymp/gpu/*.cu for this GPU: registers, bytes of local memory (spills), shared memory."""
     from tinymp.gpu.kernels import STORAGE, Kernels, signatures, source
 
     def one(path: pathlib.Path, dtype: Any, storage: str) -> dict[str, Any]:
@@ -256,6 +259,62 @@ def tiles(job: Job) -> None:
         entry["measured"] = entry["TFLOP/s"] / largest["TFLOP/s"] * largest["in the table"]
 
 
+def alone(job: Job) -> None:
+    """The first two mixed steps of the network BRINGUP_NETWORK in this process, which began at BRINGUP_BEGAN, and a
+    third between the marks that ncu looks for.
+    """
+    from . import gpu
+    from .timing import Bench
+
+    def steps() -> dict[str, Any]:
+        bench, found = Bench(job.report, job.tiny, job.device == "gpu", job.left), {}
+        step = gpu.workloads(job.tiny)[os.environ["BRINGUP_NETWORK"]].step(bench, mp.MIXED)
+        for which in ("first", "second"):
+            step()
+            mp.synchronize()
+            found[f"seconds to the end of the {which} step"] = round(
+                time.time() - float(os.environ["BRINGUP_BEGAN"]), 3
+            )
+        marks = bench.xp.cuda.runtime
+        for act in (getattr(marks, "profilerStart", None), step, mp.synchronize, getattr(marks, "profilerStop", None)):
+            if act:
+                act()
+        return found
+
+    job.report.case("alone", os.environ["BRINGUP_NETWORK"], steps)
+
+
+def run_alone(job: Job, network: str, log: pathlib.Path, tool: Sequence[str] = (), **environment: str) -> Any:
+    """Run `alone` under a tool, or as it is: the exit code, and what it found."""
+    out = job.out / "under"
+    shutil.rmtree(out, ignore_errors=True)
+    command = [*tool, sys.executable, "-m", "benchmarks.bringup", "1", "--step", "alone", "--out", str(out)]
+    command += ["--device", job.device, "--seconds", str(max(job.left - 2, 1)), *["--tiny"] * job.tiny]
+    environment |= {"BRINGUP_NETWORK": network, "BRINGUP_BEGAN": str(time.time())}
+    code = run(command, job.left, log, **environment)
+    return code, known(out / "1-alone.json").get("cases", {}).get("alone", [{"error": f"exit code {code}"}])[0]
+
+
+def first(job: Job) -> None:
+    """The seconds from the start of a process to the end of its first mixed steps, by network: with an empty cache of
+    kernels, and with what that process left there.
+    """
+    from . import gpu
+
+    def one(network: str) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as cache:
+            log, found = job.out / "logs" / "first.txt", {}
+            for state in ("empty", "filled"):
+                _, case = run_alone(job, network, log, CUPY_CACHE_DIR=cache)
+                if "error" in case:
+                    raise RuntimeError(f"{case['error']}: {last_words(log, 500)}")
+                found[f"{state} cache"] = case
+            return found | {"files in the cache": len(os.listdir(cache))}
+
+    for network in gpu.workloads(job.tiny):
+        job.report.case("first", network, partial(one, network))
+
+
 METRICS = ["gpu__time_duration.sum", "launch__registers_per_thread"]
 METRICS += [f"{unit}__throughput.avg.pct_of_peak_sustained_elapsed" for unit in ("dram", "sm")]
 
@@ -269,7 +328,7 @@ def ncu(job: Job) -> None:
     def dearest() -> dict[str, Any]:
         log, found = job.out / "logs" / "ncu.csv", Counter()
         log.unlink(missing_ok=True)
-        code, _ = first_steps(job, command, log, networks(job)[-1], "mixed")
+        code, _ = run_alone(job, "CNN" if job.tiny else "ResNet-50, batch 128", log, command)
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         first = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
         rows = [row for row in csv.DictReader(lines[first:]) if row["ID"].isdigit()]
@@ -290,7 +349,7 @@ def ncu(job: Job) -> None:
 
 def failures(job: Job) -> None:
     """Run each test that did not pass in calls 1 and 2 in a process of its own: which fails alone, and where?"""
-    logs = [path for name in ("tests", "equal") for path in (job.out / "logs").glob(f"{name}[0-9]*.jsonl")]
+    logs = [path for name in ("traced", "tests", "kernels") for path in (job.out / "logs").glob(f"{name}[0-9]*.jsonl")]
     known = [(test, e) for path in logs for test, e in poisoned.read(path).items()]
     if not known:
         raise Absent("no tests were run with this --out")
@@ -306,68 +365,54 @@ def failures(job: Job) -> None:
             job.report.case("failures", test, partial(alone, test, i))
 
 
-GRAVE = (  # ops with kernels of ours: shared memory and odd edges
-    "softmax or cross_entropy or layer_norm or batch_norm or conv or pool or embedding or lstm_cell or attention or bmm"
-    " or test_step or (same_bits and MIXED)"  # an LSTM's steps, and an optimizer's batches
-)
-OWN = "core/backend/test_base_lstm.py", "core/optim/test_base.py"
-
-
 def sanitized(tool: str, job: Job) -> None:
-    """compute-sanitizer over single launches of the base and of the fast paths, on tiny arrays, each an allocation of
-    its own. memcheck finds accesses out of bounds and misaligned ones, racecheck races in shared memory.
+    """compute-sanitizer over kernels and ops, on tiny arrays, each an allocation of its own: memcheck finds accesses
+    out of bounds and misaligned ones, racecheck races in shared memory.
     """
     command = [program("compute-sanitizer", "compute-sanitizer"), "--tool", tool, "--error-exitcode", "99"]
-    files = [str(ROOT / "tests" / name) for name in (*AGAINST, *(() if job.tiny else OWN))]
-    command += ["--print-limit", "20", *pytest(job, [*files, "-k", "relu6" if job.tiny else GRAVE])]
-
-    def one(fast: str, seconds: float) -> dict[str, Any]:
-        log, results = (job.out / "logs" / f"{tool}-{fast}.{kind}" for kind in ("txt", "jsonl"))
-        settings = {"BRINGUP_RESULTS": str(results), "BRINGUP_MEMORY": "no pool", "TEST_SIZES": "tiny"}
-        code = run(command, seconds, log, BRINGUP_LIMIT="100", TINYMP_FAST=fast, **settings)
-        said = log.read_text(encoding="utf-8", errors="replace")
+    settings = {"BRINGUP_MEMORY": "no pool", "BRINGUP_LIMIT": "100", "TEST_SIZES": "tiny"}
+    try:
+        suite(tool, KERNELS + AGAINST, job, "not nvrtc", 8, [*command, "--print-limit", "20"], **settings)
+    finally:
+        said = "".join(last_words(log, 10**7) for log in sorted((job.out / "logs").glob(f"{tool}[0-9]*.txt")))
         errors = sum(map(int, re.findall(r"SUMMARY: (?:\d+ hazards? displayed \()?(\d+) error", said)))
-        outcomes = dict(Counter(entry["outcome"] for entry in poisoned.read(results).values()))
-        found: dict[str, Any] = {"code": code, "errors": errors, "outcomes": outcomes}
-        if errors or code not in (0, None):
-            found["first"] = [line for line in said.splitlines() if line.startswith("=========")][:40]
-            found["error"] = f"{tool} ended with code {code} and {errors} errors"
-        return found
-
-    for i, fast in enumerate(("", "cuda")):
-        job.report.case(tool, fast or "base", partial(one, fast, job.left / (2 - i)))
+        first = [line for line in said.splitlines() if line.startswith("=========")][:40]
+        found = {"error": f"{errors} errors", "first": first} if errors else {}
+        job.report.cases.setdefault(tool, []).append({"case": "the sanitizer", "errors": errors} | found)
 
 
 # ---------------------------------------------------------------------------------------------------------------- main
 
 
-def _section(name: str, seconds: float, fast: bool = True) -> Step:
-    return Step(name, partial(section, name), seconds, fast)
+def _section(name: str, seconds: float) -> Step:
+    return Step(name, partial(section, name), seconds)
 
 
-AGAINST = ["core/test_against_torch.py"]
-FAST = ["gpu/test_*.py", "core/backend/test_base*.py", "core/optim/test_base.py"]
+def _suite(name: str, seconds: float, patterns: Sequence[str], only: str = "", **options: Any) -> Step:
+    return Step(name, partial(suite, name, patterns, only=only, **options), seconds)
+
+
+AGAINST, KERNELS = ["core/test_against_torch.py"], ["gpu/test_*.py"]
 CALLS = {
     1: [
-        Step("versions", versions, 40),
-        Step("ops", partial(suite, "ops", AGAINST, only="test_op", processes=4), 110),
-        Step("large", partial(suite, "large", AGAINST, only="many or count", processes=1), 30),
-        *(_section("training", 160, False), _section("same_bits", 30, False)),
-        Step("tests", partial(suite, "tests", ["core/**/test_*.py"], only="not test_against_torch"), 180),
+        *(Step("versions", versions, 15), _suite("traced", 60, ["gpu/test_elementwise.py"])),
+        _suite("ops", 110, AGAINST, "test_op", processes=4),
+        *(_section("training", 225), Step("first", first, 125), _section("same_bits", 30)),
     ],
     2: [
-        *(Step("compiled", compiled, 70), Step("equal", partial(suite, "equal", FAST), 75), _section("paths", 110)),
-        *(Step("captured", partial(section, "training"), 70, True), _section("same_bits", 15)),
-        *(Step("tiles", tiles, 15, True), _section("gemm", 45), _section("conv", 75), _section("recurrent", 35)),
-        Step("ncu", ncu, 45),
+        _suite("kernels", 90, KERNELS, "not elementwise and not nvrtc"),
+        _suite("tests", 170, ["core/**/test_*.py"], "not test_against_torch"),
+        *(Step("compiled", compiled, 40), _section("gains", 90), Step("tiles", tiles, 15), _section("gemm", 40)),
+        *(_section("conv", 65), _section("recurrent", 35), Step("ncu", ncu, 20)),
     ],
     3: [
-        *(Step("failures", failures, 120), Step("memcheck", partial(sanitized, "memcheck"), 150)),
-        *(Step("racecheck", partial(sanitized, "racecheck"), 120), _section("sums", 20, False), _section("memory", 60)),
-        Step("filled", partial(suite, "filled", FAST, BRINGUP_MEMORY="0xFF"), 80),
+        *(Step("failures", failures, 110), Step("memcheck", partial(sanitized, "memcheck"), 150)),
+        *(Step("racecheck", partial(sanitized, "racecheck"), 120), _section("sums", 20), _section("memory", 55)),
+        _suite("large", 30, AGAINST, "many or count", processes=1),
+        _suite("filled", 80, KERNELS, "not nvrtc", BRINGUP_MEMORY="0xFF"),
     ],
 }
-PROFILED = Step("profiled", profiled, 0)
+ALONE = Step("alone", alone, 0)
 
 
 def known(path: pathlib.Path) -> dict[str, Any]:
@@ -397,7 +442,7 @@ def here(step: Step, job: Job, path: pathlib.Path) -> None:
     report, state = Report(save, job.end, known(path).get("cases")), {"state": "done"}
     job = job._replace(report=report)
     try:
-        with device(job.device, step.fast):
+        with device(job.device):
             step.run(job)
         state = {"state": "failed"} if report.failed else state
     except Absent as error:
@@ -501,7 +546,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.device == "cuda-on-cpu" and not options.tiny:
         p.error("--device cuda-on-cpu runs every thread of every kernel on the CPU: add --tiny")
     if options.step:
-        step = next(step for step in [*CALLS[options.call], PROFILED] if step.name == options.step)
+        step = next(step for step in [*CALLS[options.call], ALONE] if step.name == options.step)
         job = Job(options.out, options.device, options.tiny, time.monotonic() + options.seconds, Report())
         here(step, job, options.out / f"{options.call}-{step.name}.json")
         return 0

@@ -207,9 +207,7 @@ def gan(shape: tuple[int, ...], width: int) -> Example:
     )
 
 
-GPT = Example(
-    lambda steps, _, policy: steps.gpt(policy), lambda steps, _, autocast: steps.torch_gpt(autocast, "cuda")
-)
+GPT = Example(lambda steps, _, policy: steps.gpt(policy), lambda steps, _, autocast: steps.torch_gpt(autocast, "cuda"))
 
 
 def words(length: int, batch: int, vocabulary: int, *sizes: int) -> Workload:

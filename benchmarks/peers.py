@@ -74,9 +74,7 @@ def training(network: Callable[[Any], Any], inputs: Any, labels: Any, mixed: boo
 class _Trained:
     """A model, its optimizer, its scaler and its batch in a memory order."""
 
-    def __init__(
-        self, network: Callable[[Any], Any], x: Any, y: Any, order: Any, mixed: bool, **options: Any
-    ) -> None:
+    def __init__(self, network: Callable[[Any], Any], x: Any, y: Any, order: Any, mixed: bool, **options: Any) -> None:
         self.device, self.y, self.mixed = x.device.type, y, mixed
         self.model = network(torch.nn).to(x.device, memory_format=order)
         self.x = x.float().contiguous(memory_format=order) if x.is_floating_point() else x

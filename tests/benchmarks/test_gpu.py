@@ -76,7 +76,10 @@ def test_steps_that_go_another_way_are_found(monkeypatch):
     seeds = iter(range(20))
     monkeypatch.setattr(gpu.mp, "manual_seed", lambda _, seed=gpu.mp.manual_seed: seed(next(seeds)))
     report = measured("same_bits")
-    assert all({"audited: loss 0", "captured: loss 5"} <= set(case["other bits"]) for case in report.cases["bits"]) and report.failed
+    assert (
+        all({"audited: loss 0", "captured: loss 5"} <= set(case["other bits"]) for case in report.cases["bits"])
+        and report.failed
+    )
 
 
 @pytest.mark.usefixtures("_stand_in")
