@@ -28,6 +28,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -152,23 +153,12 @@ TINY = "test_flags", "test_tables", "test_elementwise", "test_against_torch"  # 
 TINY_ONLY = "flags or tables or relu"  # and the tests
 
 
-def suite(
-    name: str,
-    patterns: Sequence[str],
-    job: Job,
-    only: str = "",
-    processes: int = 12,
-    tool: Sequence[str] = (),
-    **environment: str,
-) -> None:
-    """The tests of some files, or of these those that `only` selects (pytest's -k), in several processes.
-
-    tool: the command of a program that runs them.
-    """
+def suite(name: str, patterns: Sequence[str], job: Job, only: str = "", **options: Any) -> None:
+    """The tests of some files, or of these those that `only` selects (pytest's -k); options: of `run_tests`."""
     paths = [path for pattern in patterns for path in sorted((ROOT / "tests").glob(pattern))]
     names = [str(path) for path in paths if path.stem in TINY or not job.tiny]
     tests = [*names, "-k", TINY_ONLY if job.tiny else only]
-    result = run_tests(job, name, tests, processes, tool, **environment)
+    result = run_tests(job, name, tests, **options)
     job.report.cases[name] = [
         {"case": "all", "outcomes": result["outcomes"], "said": result["said"]},
         *({"case": test, "error": f"{e['outcome']}: {e['error']}"} for test, e in result["not passed"].items()),
@@ -178,7 +168,7 @@ def suite(
 
 
 def run_tests(
-    job: Job, name: str, tests: list[str], processes: int = 1, tool: Sequence[str] = (), **environment: str
+    job: Job, name: str, tests: list[str], processes: int = 12, tool: Sequence[str] = (), **environment: str
 ) -> dict[str, Any]:
     """Run tests in several processes; where one of them loses its context, dies or hangs, a new one goes on behind it.
 
@@ -356,7 +346,7 @@ def failures(job: Job) -> None:
 
     def alone(test: str, i: int) -> dict[str, Any]:
         blocking = {"CUDA_LAUNCH_BLOCKING": "1", "BRINGUP_LIMIT": "30"}  # the error is that of the launch that made it
-        one = run_tests(job, f"alone{i}-", [test], **blocking)
+        one = run_tests(job, f"alone{i}-", [test], 1, **blocking)
         wrong = one["not passed"].get(test) or one["ended early"]
         return {"error": str(wrong)} if wrong else one["outcomes"]
 
@@ -372,7 +362,8 @@ def sanitized(tool: str, job: Job) -> None:
     command = [program("compute-sanitizer", "compute-sanitizer"), "--tool", tool, "--error-exitcode", "99"]
     settings = {"BRINGUP_MEMORY": "no pool", "BRINGUP_LIMIT": "100", "TEST_SIZES": "tiny"}
     try:
-        suite(tool, KERNELS + AGAINST, job, "not nvrtc", 8, [*command, "--print-limit", "20"], **settings)
+        command += ["--print-limit", "20"]
+        suite(tool, KERNELS + AGAINST, job, "not nvrtc", processes=8, tool=command, **settings)
     finally:
         said = "".join(last_words(log, 10**7) for log in sorted((job.out / "logs").glob(f"{tool}[0-9]*.txt")))
         errors = sum(map(int, re.findall(r"SUMMARY: (?:\d+ hazards? displayed \()?(\d+) error", said)))
@@ -442,7 +433,8 @@ def here(step: Step, job: Job, path: pathlib.Path) -> None:
     report, state = Report(save, job.end, known(path).get("cases")), {"state": "done"}
     job = job._replace(report=report)
     try:
-        with device(job.device):
+        with device(job.device), warnings.catch_warnings():
+            warnings.filterwarnings("error", "capture: ")  # what should be a graph's time is not to be another's
             step.run(job)
         state = {"state": "failed"} if report.failed else state
     except Absent as error:

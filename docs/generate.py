@@ -1,18 +1,21 @@
-"""Write docs/precision.md from the declarations in the source: the primitives, the kinds, the policies, every op.
+"""Write docs/precision.md from the declarations in the source: the primitives, the kinds, the policies, every op; and
+the tables of docs/gpu.md from what a GPU measured.
 
     python -m docs.generate
 
-tests/docs/test_docs.py fails when the page has drifted.
+tests/docs/test_docs.py fails when a page has drifted.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import pathlib
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from typing import Any
 
 import tinymp
 from docs import layers
@@ -24,7 +27,10 @@ from tinymp.fast_path import find
 from tinymp.study import tensor_core
 
 PAGE = pathlib.Path(__file__).with_name("precision.md")
+GPU = PAGE.with_name("gpu.md")
+BEGIN, END = "<!-- Made by python -m docs.generate. Do not edit. -->", "<!-- End of what is made. -->"
 ROOT = PAGE.parent.parent
+MEASURED = ROOT / "benchmarks" / "results" / "gpu_h200.json"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -59,7 +65,7 @@ def where(thing: type) -> str:
 
 
 def fast_paths(cls: type[Op]) -> str:
-    """Which of forward and backward have a fast path in CUDA."""
+    """Which of forward and backward have a CUDA kernel written by hand."""
     return ", ".join(phase for phase in ("forward", "backward") if find(getattr(cls, phase), "gpu"))
 
 
@@ -73,7 +79,7 @@ FOLDERS = {
     "tinymp": "The primitives, and a few conversions that users ask for",
     "tinymp/backend": "One device for NumPy and CuPy, which carries the primitives out",
     "tinymp/fast/cpu": "Faster paths on the CPU, which call the primitives",
-    "tinymp/gpu": "cuBLAS and CUDA kernels, which are compiled for FP16 and for FP32; in FP32 no `store` rounds",
+    "tinymp/gpu": "cuBLAS, and CUDA kernels for FP16 and for FP32 storage; in FP32 no `store` rounds",
     "tinymp/study": "Accumulators and formats that a policy studies: never under `FP32`, `MIXED` and `BF16`",
     "tinymp/ops": "Constants that an op computes in Python. All else goes through the primitives",
     "tinymp/audit": "What the audit computes about the numbers of a run. Nothing trains on it",
@@ -156,7 +162,9 @@ them out, and what else rounds, is listed under [Where numbers are rounded](#whe
 {table(["primitive", "what it does"], primitives)}
 
 On a GPU a CUDA kernel may do the work of several primitives in one pass, on storage in FP16 or FP32, where the policy
-sums in FP32 and rounds to nearest. While an observer listens, it leaves its results in FP32, and `store` rounds them.
+sums in FP32 and rounds to nearest. Kernels of pointwise ops are compiled from the definition, which is called once with
+[symbols](../tinymp/gpu/symbols.py) in place of arrays; while an observer listens, the definition itself runs. Kernels
+written by hand leave their results in FP32 then, and `store` rounds them. The bits are the same.
 
 ## The contract of bits
 
@@ -206,12 +214,12 @@ on Ada and Hopper, unless fast accumulation is on; DeepSeek-V3 does so after eve
 
 ## The ops
 
-FP32 arguments may stay FP32 where the others are FP16. A column says which phases have a fast path in CUDA, in
-`gpu/` under the name of the source; the definition in the source runs on both devices.
+FP32 arguments may stay FP32 where the others are FP16. A column says which phases have a CUDA kernel written
+by hand, in `gpu/` under the name of the source; the definition in the source runs on both devices.
 
 {determinism.explained()}
 
-{table(["op", "kind", "mathematics", "FP32 arguments", "source", "fast path in CUDA", *determinism.COLUMNS], ops)}
+{table(["op", "kind", "mathematics", "FP32 arguments", "source", "CUDA by hand", *determinism.COLUMNS], ops)}
 
 ## The updates
 
@@ -229,10 +237,79 @@ looks for. Between two sites is FP32 arithmetic (FP64 where stored arrays are FP
 """
 
 
+def steps_of_a_gpu(found: dict[str, Any]) -> str:
+    """Milliseconds of a step. PyTorch's are the least of its memory formats."""
+    head = ["a step, ms", "base, FP32", "base, mixed", "captured, FP32", "captured, mixed", "PyTorch, eager"]
+    rows = []
+    for network, step in found["steps of the base"].items():
+        ms, captured = step["ms"], found["captured, by policy, ms"][network]
+        peers = {n: v for n, v in ms.items() if n not in ("FP32", "mixed")}
+        eager, graph = ([v for n, v in peers.items() if n.endswith("graph") is wanted] for wanted in (False, True))
+        cells = [ms["FP32"], ms["mixed"], captured["FP32"], captured["MIXED"], min(eager), min(graph, default=None)]
+        rows.append([network, *["" if x is None else f"{x:.2f}" if x < 1 else f"{x:.1f}" for x in cells]])
+    return table([*head, "PyTorch, CUDA graph"], rows)
+
+
+def answers_of_a_gpu(found: dict[str, Any]) -> str:
+    """What else was measured, in a table."""
+    ops, core = (found[k] for k in ("ops against PyTorch in float64", "tests/core on the GPU"))
+    kernels, sanitizer = found["the kernels' tests"]["outcomes"], found["compute-sanitizer"]
+    runs = [run for tool in sanitizer.values() for run in tool.values()]
+    losses = [step["losses"] for step in found["steps of the fast paths"].values()]
+    equal = sum(all(a == b for a, b in zip(of["mixed"], of["captured"], strict=True)) for of in losses)
+    audited = list(found["a step has the bits of one under an audit"]["fast paths"].values())
+    bits = sum(run == {"other bits": []} for run in audited)
+    rates = {row["work"].removeprefix("DeepBench "): row["value"] for row in found["DeepBench"]["rows"]}
+    passes = [rates[f"conv {p}, FP16 / PyTorch"] for p in ("forward", "input gradient", "weight gradient")]
+    recurrent = [rates[f"{n} forward + backward, captured, FP16 / PyTorch"] for n in ("LSTM", "GRU")]
+    (memory,) = (row["value"] for row in found["peak memory"] if row["work"].endswith("own FP32"))
+    compiling = found["seconds to compile, FP16 and FP32"]
+    slowest = sorted(compiling, key=compiling.__getitem__)[:-4:-1]
+    rest = sum(compiling.values()) - sum(compiling[name] for name in slowest)
+    rows = [
+        [
+            "ops against PyTorch in FP64, both directions",
+            f"{ops['outcomes']['passed']} of {sum(ops['outcomes'].values())} within the computed error",
+        ],
+        ["tests/core", f"{core['passed']:,} passed, {core.get('failed', 0)} failed"],
+        [
+            "tests of the kernels",
+            f"{kernels['passed']} passed, {kernels['failed']} failed (a variance off by 3.3e-6), {kernels['died']} had "
+            "no time left",
+        ],
+        [" and ".join(sanitizer), f"{sum(r['errors'] for r in runs)} errors in {min(r['passed'] for r in runs)} tests"],
+        ["captured: 20 losses equal, bit for bit", f"{equal} of {len(losses)} networks"],
+        ["audited, kernels by hand: equal bits", f"{bits} of {len(audited)} networks"],
+        [
+            "DeepBench, products",
+            f"{rates['GEMM, FP16 / PyTorch']:.3f} x PyTorch's rate, {rates['GEMM, FP16 / own FP32']:.1f} x own FP32",
+        ],
+        ["convolutions: y, dx, dw", ", ".join(f"{x:.2f}" for x in passes) + " x PyTorch's rate"],
+        ["LSTM, GRU, captured", ", ".join(f"{x:.2f}" for x in recurrent) + " x PyTorch's rate"],
+        ["peak memory of a ResNet", f"{memory:.2f} of own FP32"],
+        [
+            "seconds to compile, once per machine",
+            ", ".join(f"{name} {compiling[name]:.0f}" for name in slowest) + f", all others {rest:.0f}",
+        ],
+    ]
+    return table(["question", "answer"], rows)
+
+
+def gpu_page() -> str:
+    """docs/gpu.md, with its tables made anew."""
+    text, found = GPU.read_text(encoding="utf-8"), json.loads(MEASURED.read_text(encoding="utf-8"))
+    before, rest = text.split(BEGIN)
+    versions = ", ".join(f"{name} {found['versions'][name]}" for name in ("CuPy", "PyTorch"))
+    where = f"On {found['card']}, commit {found['commit']}, {found['date']} ({versions}):"
+    made = [BEGIN, where, steps_of_a_gpu(found), answers_of_a_gpu(found), END]
+    return before + "\n\n".join(made) + rest.split(END)[1]
+
+
 def _arguments(function: object) -> str:
     return "(" + ", ".join(inspect.signature(function).parameters) + ")"  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
-    write(PAGE, page())
-    print(f"wrote {PAGE}")
+    for path, text in ((PAGE, page()), (GPU, gpu_page())):
+        write(path, text)
+        print(f"wrote {path}")

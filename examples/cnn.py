@@ -67,19 +67,21 @@ def train(
     schedule = optim.CosineAnnealingLR(optimizer, T_max=steps)
     run = measure.Run(policy.name)
 
+    @mp.capture  # on a GPU a CUDA graph of the step is replayed; on a CPU this only calls it
+    def step(x: mp.Tensor, y: mp.Tensor) -> tuple[mp.Tensor, optim.StepResult]:
+        loss = ops.cross_entropy(model(x), y)  # forward in FP16, the loss in FP32
+        scaler.scale(loss).backward()  # FP16 gradients, all of them S times as large
+        scaler.unscale_(optimizer)  # their own size again, in FP32
+        optim.clip_grad_norm_(model.parameters(), 1.0)
+        result = scaler.step(optimizer)  # updates the masters and rounds the copies, or skips after an overflow
+        scaler.update()  # the next S
+        optimizer.zero_grad()
+        return loss, result
+
     with mp.use(policy), run:
         for some, of_them in run.steps(steps, batches(images, labels, seed)):
-            x, y = policy.cast(some).to(device), of_them.to(device)
-
-            loss = ops.cross_entropy(model(x), y)  # forward in FP16, the loss in FP32
-            scaler.scale(loss).backward()  # FP16 gradients, all of them S times as large
-            scaler.unscale_(optimizer)  # their own size again, in FP32
-            optim.clip_grad_norm_(model.parameters(), 1.0)
-            result = scaler.step(optimizer)  # updates the masters and rounds the copies, or skips after an overflow
-            scaler.update()  # the next S
+            loss, result = step(policy.cast(some).to(device), of_them.to(device))
             schedule.step(result)  # the rate does not fall in a step that was skipped
-            optimizer.zero_grad()
-
             run.note(loss, result)
     with mp.use(policy):
         right = accuracy(model, policy.cast(mp.tensor(test_images)).to(device), test_labels)

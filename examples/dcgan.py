@@ -91,13 +91,13 @@ def train(
     optimizers = [optim.Adam(model.parameters(), lr=lr, betas=(0.5, 0.999)) for model in models]
     loader = mp.data.DataLoader(mp.data.TensorDataset(faces), BATCH, shuffle=True, drop_last=True, seed=seed)
     run = measure.Run(policy.name)
+    graph = mp.capture(lambda *batch: step(models, optimizers, scaler, *batch))  # on a CPU it only calls
 
     with mp.use(policy), run:
         for (some,) in run.steps(steps, itertools.chain.from_iterable(itertools.repeat(loader))):
             noise = random.standard_normal((BATCH, LATENT, 1, 1), np.float32)
             arrays = datasets.crops(some.numpy(), size, random), noise
-            real, noise = (policy.cast(mp.from_numpy(x)).to(device) for x in arrays)
-            d_loss, _, *results = step(models, optimizers, scaler, real, noise)
+            d_loss, _, *results = graph(*(policy.cast(mp.from_numpy(x)).to(device) for x in arrays))
             for model in models:
                 model.zero_grad()
             run.note(d_loss, *results)

@@ -2,8 +2,8 @@
 
     python -m examples.lstm
 
-It learns to tell the next word of Shakespeare's plays (MPT section 4.5, small). `train` shows the step; what is special
-in it is the state, which goes on from step to step, while gradients end there.
+It learns to tell the next word of Shakespeare's plays (MPT section 4.5, small). The LSTM's state goes on from step to
+step, while gradients end there.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from .paper import text
 VOCABULARY, WIDTH, DROPOUT = 4000, 128, 0.05
 COLUMNS, ROWS = 32, 32  # the text is cut into columns, which are read side by side; a step reads so many rows of them
 
-State = tuple[mp.Tensor, mp.Tensor]
-
 
 class LanguageModel(nn.Module):
     """Words -> embedding -> two LSTM layers -> a logit per word of the vocabulary, by the embedding's weights."""
@@ -37,7 +35,7 @@ class LanguageModel(nn.Module):
         self.output.weight = self.embedding.weight  # one matrix for both (Press and Wolf, 2017)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
 
-    def forward(self, words: mp.Tensor, state: State | None = None) -> tuple[mp.Tensor, State]:
+    def forward(self, words: mp.Tensor, state: tuple | None = None) -> tuple[mp.Tensor, tuple]:
         """Logits (rows, columns, vocabulary) of the words that follow `words` (rows, columns), and the new state."""
         y, state = self.lstm(self.dropout(self.embedding(words)), state)
         return self.output(self.dropout(y)), state
@@ -49,7 +47,7 @@ class LanguageModel(nn.Module):
             self.output.bias.copy_(np.log(counts / counts.sum()).astype(np.float32))
 
 
-def loss_of(model: LanguageModel, words: Any, following: Any, state: State | None) -> tuple[mp.Tensor, State]:
+def loss_of(model: LanguageModel, words: Any, following: Any, state: tuple | None) -> tuple[mp.Tensor, tuple]:
     """The mean of -ln p(following word), in FP32, and the state after it."""
     device = model.embedding.weight.device
     logits, state = model(mp.tensor(words).to(device), state)
@@ -76,23 +74,26 @@ def train(
     model = policy.cast(model).to(device)  # FP16 copies, FP32 masters
     optimizer = optim.Adam(model.parameters(), lr=lr, betas=(0.9, 0.99))
     schedule = optim.CosineAnnealingLR(optimizer, T_max=steps)
-    run, state = measure.Run(policy.name), None
+    run, zeros = measure.Run(policy.name), policy.cast(mp.zeros(2, COLUMNS, WIDTH)).to(device)
+
+    @mp.capture  # on a GPU a CUDA graph of the step is replayed; on a CPU this only calls it
+    def step(words: mp.Tensor, following: mp.Tensor, h: mp.Tensor, c: mp.Tensor) -> tuple:
+        loss, (h, c) = loss_of(model, words, following, (h, c))  # forward in FP16, the loss in FP32
+        scaler.scale(loss).backward()  # FP16 gradients, all of them S times as large
+        scaler.unscale_(optimizer)  # their own size again, in FP32
+        optim.clip_grad_norm_(model.parameters(), 1.0)  # without it an LSTM's gradients explode
+        result = scaler.step(optimizer)  # updates the masters and rounds the copies, or skips after an overflow
+        scaler.update()  # the next S
+        optimizer.zero_grad()
+        return loss, result, h.detach(), c.detach()  # gradients end here
 
     with mp.use(policy), run:
-        for step in run.steps(steps, range(steps)):
-            place = places[step % len(places)]
+        for i in run.steps(steps, range(steps)):
+            if (place := places[i % len(places)]) == 0:
+                state = [zeros, zeros]
             rows = slice(place, place + ROWS)
-            state = None if place == 0 else tuple(s.detach() for s in state)  # gradients end here
-
-            loss, state = loss_of(model, words[rows], following[rows], state)  # forward in FP16, the loss in FP32
-            scaler.scale(loss).backward()  # FP16 gradients, all of them S times as large
-            scaler.unscale_(optimizer)  # their own size again, in FP32
-            optim.clip_grad_norm_(model.parameters(), 1.0)  # without it an LSTM's gradients explode
-            result = scaler.step(optimizer)  # updates the masters and rounds the copies, or skips after an overflow
-            scaler.update()  # the next S
+            loss, result, *state = step(*(mp.tensor(x[rows]).to(device) for x in (words, following)), *state)
             schedule.step(result)
-            optimizer.zero_grad()
-
             run.note(loss, result)
     with mp.use(policy):
         found = perplexity(model, *text.columns(corpus.held_out, COLUMNS, 1))

@@ -38,9 +38,12 @@ def blocks(page):
         yield "\n" * (text[: found.start()].count("\n") + 1) + found[1]
 
 
-def test_precision_page_has_not_drifted():
-    generated = runpy.run_path(str(ROOT / "docs" / "generate.py"))["page"]()
-    assert (ROOT / "docs" / "precision.md").read_text("utf-8") == generated, "run: python -m docs.generate"
+def test_generated_pages_have_not_drifted():
+    """The page of GPUs has tables of what was measured; the rest of it is written by hand, and short."""
+    made = runpy.run_path(str(ROOT / "docs" / "generate.py"))
+    for name, page in (("precision.md", made["page"]), ("gpu.md", made["gpu_page"])):
+        assert (ROOT / "docs" / name).read_text("utf-8") == page(), "run: python -m docs.generate"
+    assert len(made["gpu_page"]().split()) <= 1200
 
 
 def test_all_pages_of_the_guide_are_run():
@@ -115,14 +118,3 @@ def test_the_table_of_formats_is_that_of_the_runs():
             said = re.match(r"[*]*([\d.]+)", cell)[1]
             assert said == f"{mean:.{len(said.split('.')[1])}f}"
             assert cell.startswith("**") == (abs(mean - statistics.fmean(fp32)) > max(fp32) - min(fp32))
-
-
-def test_the_page_of_gpus_says_what_was_measured():
-    found = json.loads((ROOT / "benchmarks" / "results" / "gpu_h200.json").read_text("utf-8"))
-    text = (ROOT / "docs" / "gpu.md").read_text("utf-8")
-    ops, core = found["ops against PyTorch in float64"]["outcomes"], found["tests/core on the GPU"]
-    assert f"{ops['passed']} of {sum(ops.values())} within" in text
-    assert f"{core['passed']:,} passed, {core['failed']} failed in {core['seconds']} s" in text
-    walls = [line.split()[-1] for line in found["profiles"]["the same after"] if line.startswith("wall ms")]
-    assert f"**{float(walls[0]):.0f} ms** by the base" in text
-    assert f"**{float(walls[-1]):.0f} ms** with" in text

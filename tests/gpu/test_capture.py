@@ -4,6 +4,7 @@ import gc
 import threading
 import types
 from collections import deque
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -134,15 +135,19 @@ def test_refusals():
     step = mp.capture(lambda x, n: x * n, warmup=1)
     x = mp.tensor(np.ones(3), device="gpu")
     step(x, 2)
-    with pytest.raises(ValueError, match=r"expected inputs \(float64 \(3,\) on gpu, int 2\) as in the first call, got"):
-        step(x, 3)
-    with pytest.raises(ValueError, match="a graph has fixed shapes"):
-        step(mp.tensor(np.ones(4), device="gpu"), 2)
-    reads = mp.capture(lambda x: x * x.sum().item(), warmup=1)
-    reads(x)
+    with pytest.warns(
+        RuntimeWarning, match=r"expected inputs \(float64 \(3,\) on gpu, int 2\) as in the first call, got"
+    ):
+        assert step(x, 3).tolist() == [3, 3, 3]
+    assert step(x, 3).tolist() == [3, 3, 3]  # said once
+    with pytest.warns(RuntimeWarning, match="a graph has fixed shapes"):
+        assert step(mp.tensor(np.ones(4), device="gpu"), 2).tolist() == [2] * 4
+    assert step(x, 2).tolist() == [2] * 3
     here = r"the step does what a CUDA graph cannot record \(at test_capture.py:\d+\): "
-    with pytest.raises(RuntimeError, match=here + "most often reading a value of the device from the host"):
-        reads(x)
+    hidden = mp.capture(lambda x: x * int(x.array.sum()), warmup=1)  # CuPy is not asked by way of tinymp
+    hidden(x)
+    with pytest.raises(RuntimeError, match="record: most often reading a value of the device from the host"):
+        hidden(x)
     uploads = mp.capture(lambda x: x * mp.tensor(np.ones(3), device="gpu"), warmup=1)
     uploads(x)
     with pytest.raises(RuntimeError, match=here + "it moves values from the host to the device"):
@@ -152,19 +157,15 @@ def test_refusals():
 
 
 @pytest.mark.parametrize("read", [lambda loss: loss.item(), lambda loss: mp.synchronize()])
-def test_after_a_capture_that_failed_training_goes_on(read):
+def test_a_step_that_reads_the_device_runs_without_a_graph(read):
     plain, job = Job(rule="SGD"), Job(rule="SGD")
-    step = mp.capture(lambda x, labels: read(job.step(x, labels)[0]), warmup=1)
-    plain.step(*plain.batch())
-    step(*job.batch())
-    for j in (plain, job):
-        j.optimizer.param_groups[0]["lr"] = 0.5  # its upload waits for the end of the capture
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="what a CUDA graph cannot record"):
-            step(*job.batch())
-    for seed in (1, 2):
+    step = mp.capture(lambda x, labels: read(job.step(x, labels)[0]), warmup=2)
+    step(*job.batch(0))
+    with pytest.warns(RuntimeWarning, match=r"capture: <lambda> runs without a CUDA graph: it reads the device from"):
+        step(*job.batch(1))
+    step(*job.batch(2))
+    for seed in range(3):
         plain.step(*plain.batch(seed))
-        job.step(*job.batch(seed))
     same(plain.state(), job.state())
 
 
@@ -268,11 +269,25 @@ def test_an_optimizer_loaded_after_the_capture_needs_another():
     step = mp.capture(job.step, warmup=1)
     step(*job.batch()), step(*job.batch())
     job.optimizer.load_state_dict(job.optimizer.state_dict())
-    before = job.state()
-    with pytest.raises(RuntimeError, match=r"load_state_dict has put new groups .*: capture the step again"):
+    with pytest.warns(RuntimeWarning, match="load_state_dict has put new groups and state in place"):
         step(*job.batch())
-    same(before, job.state())
+    plain = Job(scale=2.0**10)
+    for _ in range(3):
+        plain.step(*plain.batch())
+    same(plain.state(), job.state())
     mp.capture(job.step, warmup=1)(*job.batch())
+
+
+def test_a_flag_that_changes_ends_the_graph():
+    job, plain = Job(rule="SGD"), Job(rule="SGD")
+    step = mp.capture(job.step, warmup=1)
+    for i in range(4):
+        for j in (job, plain):
+            j.optimizer.param_groups[0]["nesterov"] = i > 2
+        with pytest.warns(RuntimeWarning, match="an option of SGD that is True or False") if i > 2 else nullcontext():
+            step(*job.batch(i))
+        plain.step(*plain.batch(i))
+    same(plain.state(), job.state())
 
 
 def test_nothing_is_collected_in_a_capture():

@@ -12,6 +12,7 @@ import gc
 import sys
 import threading
 import traceback
+import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +21,8 @@ from typing import Any
 from .. import backend
 from ..backend import gpu
 from ..events import Observer, here, inside, observe, type_name
-from ..fast_path import enabled
 from ..tensor import Tensor
+from . import recording
 from .recording import Recording, record
 
 
@@ -39,10 +40,11 @@ def capture(step: Callable[..., Any], warmup: int = 3) -> Captured:
     Random numbers go on; a skipped step and a changed loss scale are decided on the device.
 
     On the CPU (Tensors that lie there, or no GPU in use), and while it is audited, `step` is simply called each time.
+    So it is, and a RuntimeWarning says why once, where a graph would not do the same: for inputs whose number, shape,
+    dtype or device differ from the first call's; for good in a step that reads the device from the host (item(),
+    print(loss), ...), and once an optimizer's flag has changed or its state was loaded.
 
-    ValueError for inputs whose number, shape, dtype or device differ from the first call's; RuntimeError if the
-    kernels of tinymp/gpu are switched off, and if the step reads the device from the host (item(), print(loss), ...) or
-    copies values of the host to it, which a graph cannot.
+    RuntimeError if the step copies values of the host to the device, which is found out while it is captured.
     """
     if not callable(step):
         raise TypeError(f"capture: expected a function that does one training step, got {type(step).__name__}")
@@ -122,6 +124,8 @@ class Captured:
     def __init__(self, step: Callable[..., Any], warmup: int) -> None:
         self._step, self._warmup = step, warmup
         self.calls = 0
+        self._why_plain = ""  # why no graph is used any more
+        self._said: set[str] = set()
         self._graph: Any = None
         self._signature: list[str] | None = None
         self._inputs: tuple = ()  # the Tensors that the graph reads
@@ -133,17 +137,17 @@ class Captured:
     def __call__(self, *inputs: Any) -> Any:
         tensors = [x for x in inputs if isinstance(x, Tensor)]
         elsewhere = gpu.array_type is None or (tensors and not any(backend.of(x.array) is gpu for x in tensors))
-        if elsewhere or here.inside:  # a replay passes no primitive that could be observed
-            self.calls += 1
-            return self._step(*inputs)
-        if gpu.name not in enabled:
-            raise RuntimeError(
-                "capture: a CUDA graph needs kernels that never wait for the GPU: enable 'gpu' in fast_path"
-            )
-        self._expect(inputs)
+        if elsewhere or here.inside or self._why_plain:  # a replay passes no primitive that could be observed
+            return self._plainly(inputs)
+        if why := self._unlike_first(inputs):
+            return self._plainly(inputs, why)
         if self._graph is None and self.calls < self._warmup:
+            before = recording.reads
             result = self._aside(lambda: self._step(*inputs))
             self.calls += 1
+            if recording.reads > before and self.calls == self._warmup:
+                self._why_plain = "it reads the device from the host (item(), print(loss), bool(tensor), ...)"
+                self._say(self._why_plain)
             return result
         if self._graph is None:
             try:
@@ -152,13 +156,17 @@ class Captured:
                 while self._recorded.after:
                     self._recorded.after.pop(0)()
         assert self._place is not None
+        try:
+            for work in self._recorded.before_replay:
+                work()
+        except recording.Outdated as error:
+            self._why_plain, self._graph = str(error), None
+            return self._plainly(inputs, self._why_plain)
         stream = gpu.xp.cuda.get_current_stream()
         stream.wait_event(self._place.idle)
         for own, x in zip(self._inputs, inputs):
             if isinstance(own, Tensor) and own.array is not x.array:
                 own.array[...] = x.array  # rounds: never, both have one dtype, which a replay checks
-        for work in self._recorded.before_replay:
-            work()
         self._graph.launch()
         self._place.idle.record(stream)
         self.calls += 1
@@ -166,19 +174,32 @@ class Captured:
             callback.poll()
         return self._outputs
 
-    def _expect(self, inputs: tuple) -> None:
-        """Check the inputs against those of the first call."""
+    def _plainly(self, inputs: tuple, why: str = "") -> Any:
+        """A step without a graph."""
+        if why:
+            self._say(why)
+        self.calls += 1
+        return self._step(*inputs)
+
+    def _say(self, why: str) -> None:
+        if why not in self._said:
+            self._said.add(why)
+            name = getattr(self._step, "__name__", "the step")
+            warnings.warn(f"capture: {name} runs without a CUDA graph: {why}", RuntimeWarning, stacklevel=4)
+
+    def _unlike_first(self, inputs: tuple) -> str:
+        """How the inputs differ from those of the first call, or ""."""
         signature = [
             f"{x.dtype} {x.shape} on {x.device}" if isinstance(x, Tensor) else f"{type_name(x)} {x!r}" for x in inputs
         ]
         if self._signature is None:
             self._signature = signature
-        if signature != self._signature:
-            raise ValueError(
-                f"capture: expected inputs ({', '.join(self._signature)}) as in the first call, got "
-                f"({', '.join(signature)}); a graph has fixed shapes: capture another step for these, or drop the last "
-                "batch (DataLoader's drop_last)"
-            )
+        if signature == self._signature:
+            return ""
+        return (
+            f"expected inputs ({', '.join(self._signature)}) as in the first call, got ({', '.join(signature)}); "
+            "a graph has fixed shapes: capture another step for these, or drop the last batch (DataLoader's drop_last)"
+        )
 
     def _aside(self, work: Callable[[], Any]) -> Any:
         """Do work on the stream of `Place`, with memory from the graph's pool."""

@@ -9,7 +9,7 @@ from ..backend.gpu import Gpu
 from ..backend.gpu import call_cublas as by_cupy
 from ..fast_path import fast_path
 from . import checks, cublas
-from .recording import capturing
+from .recording import capturing, note_read
 
 
 @fast_path(by_cupy)
@@ -21,6 +21,7 @@ def call_cublas(turned: int, *arguments: int) -> None:
 
 @fast_path(Gpu.to_numpy)
 def to_numpy(device: Gpu, x: Array) -> np.ndarray:
+    note_read()
     host = device.xp.asnumpy(x)
     checks.raise_noted()
     return host
@@ -28,5 +29,6 @@ def to_numpy(device: Gpu, x: Array) -> np.ndarray:
 
 @fast_path(Gpu.synchronize)
 def synchronize(device: Gpu) -> None:
+    note_read()
     device.xp.cuda.get_current_stream().synchronize()
     checks.raise_noted()

@@ -287,16 +287,18 @@ def _options(optimizer: Any, group: dict[str, Any]) -> tuple[Array, list[Any]]:
     A captured graph has the numbers refreshed before it runs.
     """
     rule = rule_of(RULES[type(optimizer).update])
+    captured = rule.options(optimizer, group)[1]
     own = _uploaded.setdefault(optimizer, {})
 
     def refresh() -> None:
         if not any(g is group for g in optimizer.param_groups):  # the graph would go on with the state of before
-            raise RuntimeError(
-                f"{type(optimizer).__name__}.load_state_dict has put new groups and state in place of those that this "
-                "captured step works on: capture the step again"
+            raise recording.Outdated(
+                f"{type(optimizer).__name__}.load_state_dict has put new groups and state in place"
             )
         optimizer.check_options(group)
-        now, _ = rule.options(optimizer, group)
+        now, flags = rule.options(optimizer, group)
+        if flags != captured:
+            raise recording.Outdated(f"an option of {type(optimizer).__name__} that is True or False has changed")
         before, device = own.get(id(group), (None, None))
         if device is None:
             device = recording.lasting(now.shape, now.dtype.name)
@@ -306,7 +308,7 @@ def _options(optimizer: Any, group: dict[str, Any]) -> tuple[Array, list[Any]]:
 
     refresh()
     recording.before_replay(refresh)
-    return own[id(group)][1], rule.options(optimizer, group)[1]
+    return own[id(group)][1], captured
 
 
 class PendingResult:

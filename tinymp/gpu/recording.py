@@ -119,6 +119,19 @@ def before_replay(work: Callable[[], None]) -> None:
         _here.recording.before_replay.append(work)
 
 
+reads = 0  # how often the host has waited for values of the device: a step that does so cannot be captured
+
+
+def note_read() -> None:
+    """The host waits for values of the device."""
+    global reads
+    reads += 1
+
+
+class Outdated(RuntimeError):
+    """What a graph was captured with has changed, and it cannot follow."""
+
+
 class AsyncCallback:
     """Calls the host with a small device array, without waiting: it is copied now and then, and read when it is there.
 

@@ -101,7 +101,7 @@ ARGUMENTS = {
     "output_size": "use output_padding=",
     "foreach": "a group's parameters are updated as the device likes it best",
     "fused": "a group's parameters are updated as the device likes it best",
-    "capturable": "every step can be captured with tinymp.capture",
+    "capturable": "tinymp.capture needs no option",
     "differentiable": "an update has no gradient",
     "decoupled_weight_decay": "use AdamW",
     "closure": "call backward() before step()",
