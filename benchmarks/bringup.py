@@ -1,4 +1,4 @@
-"""A GPU's first half hour: does it work, how fast is it, what do its kernels gain, and why does something fail?
+"""A GPU's first half hour: are the kernels right, how fast are they, and why does something fail?
 
     python -m benchmarks.bringup {1,2,3} [--out DIR] [--seconds 560] [--only STEP] [--device cuda-on-cpu --tiny]
 
@@ -28,6 +28,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -65,7 +66,7 @@ class Job(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A function, and the seconds that it may take; what earlier ones left over is its, too."""
+    """A function, and the seconds that it may take (what earlier ones left over is its, too)."""
 
     name: str
     run: Callable[[Job], None]
@@ -131,25 +132,6 @@ def versions(job: Job) -> None:
     job.report.case("versions", "environment", gpu.environment)
 
 
-def first(job: Job) -> None:
-    """Seconds until each example has made two steps, with an empty cache of kernels and with that cache."""
-
-    def one(example: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        with tempfile.TemporaryDirectory() as cache:
-            for when in ("empty cache", "full cache"):
-                log, start = job.out / "logs" / f"first-{example}.txt", time.monotonic()
-                command = [sys.executable, "-m", f"examples.{example}", "--device", "gpu", "--steps", "2"]
-                code = run([*command, "--out", f"{cache}/out"], job.left / 2, log, CUPY_CACHE_DIR=cache)
-                found[when] = round(time.monotonic() - start, 1)
-                if code:
-                    found["error"] = f"it ended with code {code}: {last_words(log, 500)}"
-        return found
-
-    for example in ("cnn", "lstm", "dcgan") if job.device == "gpu" else ():
-        job.report.case("first", example, partial(one, example))
-
-
 def section(name: str, job: Job) -> None:
     """A section of benchmarks/gpu.py."""
     from . import gpu
@@ -167,16 +149,16 @@ def pytest(job: Job, tests: list[str]) -> list[str]:
     return [*command, "--backend", job.device, *tests]
 
 
-TINY = "test_flags", "test_tables", "test_against_torch"  # the files that a rehearsal runs
+TINY = "test_flags", "test_tables", "test_elementwise", "test_against_torch"  # the files that a rehearsal runs,
+TINY_ONLY = "flags or tables or relu"  # and the tests
 
 
-def suite(
-    name: str, patterns: Sequence[str], job: Job, only: str = "", processes: int = 12, **environment: str
-) -> None:
-    """The tests of some files, or of these what `only` selects (pytest's -k), in several processes."""
-    files = [path for pattern in patterns for path in sorted((ROOT / "tests").glob(pattern))]
-    names = [str(path) for path in files if path.stem in TINY or not job.tiny]
-    result = run_tests(job, name, [*names, *(["-k", only] if only else [])], processes, **environment)
+def suite(name: str, patterns: Sequence[str], job: Job, only: str = "", **options: Any) -> None:
+    """The tests of some files, or of these those that `only` selects (pytest's -k); options: of `run_tests`."""
+    paths = [path for pattern in patterns for path in sorted((ROOT / "tests").glob(pattern))]
+    names = [str(path) for path in paths if path.stem in TINY or not job.tiny]
+    tests = [*names, "-k", TINY_ONLY if job.tiny else only]
+    result = run_tests(job, name, tests, **options)
     job.report.cases[name] = [
         {"case": "all", "outcomes": result["outcomes"], "said": result["said"]},
         *({"case": test, "error": f"{e['outcome']}: {e['error']}"} for test, e in result["not passed"].items()),
@@ -185,13 +167,15 @@ def suite(
         raise TimeUp if set(result["ended early"]) == {OUT_OF_TIME} else RuntimeError(result["ended early"])
 
 
-def run_tests(job: Job, name: str, tests: list[str], processes: int = 1, **environment: str) -> dict[str, Any]:
+def run_tests(
+    job: Job, name: str, tests: list[str], processes: int = 12, tool: Sequence[str] = (), **environment: str
+) -> dict[str, Any]:
     """Run tests in several processes; where one of them loses its context, dies or hangs, a new one goes on behind it.
 
     Returns how many ended how, what they recorded, and what is to be known of those that did not pass.
     """
     count = 1 if job.tiny else max(1, min(processes, (os.cpu_count() or 1) * 3 // 4))
-    command = pytest(job, tests)
+    command = [*tool, *pytest(job, tests)]
 
     def work(i: int) -> tuple[dict[str, Any], str | None]:
         log, path = (job.out / "logs" / f"{name}{i}.{kind}" for kind in ("txt", "jsonl"))
@@ -220,7 +204,7 @@ def run_tests(job: Job, name: str, tests: list[str], processes: int = 1, **envir
 
 
 def compiled(job: Job) -> None:
-    """Every kernel of gpu, compiled for this GPU: registers, bytes of local memory (spills), shared memory."""
+    """Every kernel of tinymp/gpu/*.cu for this GPU: registers, bytes of local memory (spills), shared memory."""
     from tinymp.gpu.kernels import STORAGE, Kernels, signatures, source
 
     def one(path: pathlib.Path, dtype: Any, storage: str) -> dict[str, Any]:
@@ -265,20 +249,76 @@ def tiles(job: Job) -> None:
         entry["measured"] = entry["TFLOP/s"] / largest["TFLOP/s"] * largest["in the table"]
 
 
+def alone(job: Job) -> None:
+    """The first two mixed steps of the network BRINGUP_NETWORK in this process, which began at BRINGUP_BEGAN, and a
+    third between the marks that ncu looks for.
+    """
+    from . import gpu
+    from .timing import Bench
+
+    def steps() -> dict[str, Any]:
+        bench, found = Bench(job.report, job.tiny, job.device == "gpu", job.left), {}
+        step = gpu.workloads(job.tiny)[os.environ["BRINGUP_NETWORK"]].step(bench, mp.MIXED)
+        for which in ("first", "second"):
+            step()
+            mp.synchronize()
+            found[f"seconds to the end of the {which} step"] = round(
+                time.time() - float(os.environ["BRINGUP_BEGAN"]), 3
+            )
+        marks = bench.xp.cuda.runtime
+        for act in (getattr(marks, "profilerStart", None), step, mp.synchronize, getattr(marks, "profilerStop", None)):
+            if act:
+                act()
+        return found
+
+    job.report.case("alone", os.environ["BRINGUP_NETWORK"], steps)
+
+
+def run_alone(job: Job, network: str, log: pathlib.Path, tool: Sequence[str] = (), **environment: str) -> Any:
+    """Run `alone` under a tool, or as it is: the exit code, and what it found."""
+    out = job.out / "under"
+    shutil.rmtree(out, ignore_errors=True)
+    command = [*tool, sys.executable, "-m", "benchmarks.bringup", "1", "--step", "alone", "--out", str(out)]
+    command += ["--device", job.device, "--seconds", str(max(job.left - 2, 1)), *["--tiny"] * job.tiny]
+    environment |= {"BRINGUP_NETWORK": network, "BRINGUP_BEGAN": str(time.time())}
+    code = run(command, job.left, log, **environment)
+    return code, known(out / "1-alone.json").get("cases", {}).get("alone", [{"error": f"exit code {code}"}])[0]
+
+
+def first(job: Job) -> None:
+    """The seconds from the start of a process to the end of its first mixed steps, by network: with an empty cache of
+    kernels, and with what that process left there.
+    """
+    from . import gpu
+
+    def one(network: str) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as cache:
+            log, found = job.out / "logs" / "first.txt", {}
+            for state in ("empty", "filled"):
+                _, case = run_alone(job, network, log, CUPY_CACHE_DIR=cache)
+                if "error" in case:
+                    raise RuntimeError(f"{case['error']}: {last_words(log, 500)}")
+                found[f"{state} cache"] = case
+            return found | {"files in the cache": len(os.listdir(cache))}
+
+    for network in gpu.workloads(job.tiny):
+        job.report.case("first", network, partial(one, network))
+
+
 METRICS = ["gpu__time_duration.sum", "launch__registers_per_thread"]
 METRICS += [f"{unit}__throughput.avg.pct_of_peak_sustained_elapsed" for unit in ("dram", "sm")]
 
 
 def ncu(job: Job) -> None:
-    """The ten kernels that take longest in a step of a network."""
+    """The ten kernels that take longest in a mixed step of ResNet-50."""
     # the card's clocks are left as they are
     command = [program("ncu"), "--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw"]
     command += ["--print-units", "base", "--metrics", ",".join(METRICS)]
 
-    def one() -> dict[str, Any]:
+    def dearest() -> dict[str, Any]:
         log, found = job.out / "logs" / "ncu.csv", Counter()
         log.unlink(missing_ok=True)
-        code = run([*command, *itself(job, "profiled")], job.left, log)
+        code, _ = run_alone(job, "CNN" if job.tiny else "ResNet-50, batch 128", log, command)
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         first = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
         rows = [row for row in csv.DictReader(lines[first:]) if row["ID"].isdigit()]
@@ -294,55 +334,19 @@ def ncu(job: Job) -> None:
         error = {} if dearest else {"error": f"ncu ended with code {code}: {last_words(log, 500)}"}
         return {"launches": len(rows), "ms": sum(found.values()) / 1e6, "dearest": dearest} | error
 
-    job.report.case("ncu", "ResNet-50", one)
-
-
-def profiled(job: Job) -> None:
-    """A step of ResNet-50 between the marks that ncu looks for."""
-    from . import gpu
-    from .timing import Bench
-
-    every = gpu.workloads(job.tiny)
-    workload = every.get("ResNet-50, batch 128", next(iter(every.values())))
-    bench = Bench(job.report, job.tiny, job.device == "gpu", job.left)
-    step = workload.step(bench, mp.MIXED)
-    step(), step()
-    mp.synchronize()
-    marks = bench.xp.cuda.runtime
-    for act in (getattr(marks, "profilerStart", None), step, mp.synchronize, getattr(marks, "profilerStop", None)):
-        if act:
-            act()
-
-
-def itself(job: Job, step: str) -> list[str]:
-    """The command of a step that runs under a tool, with results in a folder of its own."""
-    out = job.out / "under"
-    shutil.rmtree(out, ignore_errors=True)
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.bringup",
-        "3",
-        "--step",
-        step,
-        "--out",
-        str(out),
-        "--device",
-        job.device,
-    ]
-    return [*command, "--seconds", str(max(job.left - 2, 1)), *["--tiny"] * job.tiny]
+    job.report.case("ncu", "mixed", dearest)
 
 
 def failures(job: Job) -> None:
     """Run each test that did not pass in calls 1 and 2 in a process of its own: which fails alone, and where?"""
-    logs = [path for name in ("tests", "equal") for path in (job.out / "logs").glob(f"{name}[0-9]*.jsonl")]
+    logs = [path for name in ("traced", "tests", "kernels") for path in (job.out / "logs").glob(f"{name}[0-9]*.jsonl")]
     known = [(test, e) for path in logs for test, e in poisoned.read(path).items()]
     if not known:
         raise Absent("no tests were run with this --out")
 
     def alone(test: str, i: int) -> dict[str, Any]:
         blocking = {"CUDA_LAUNCH_BLOCKING": "1", "BRINGUP_LIMIT": "30"}  # the error is that of the launch that made it
-        one = run_tests(job, f"alone{i}-", [test], **blocking)
+        one = run_tests(job, f"alone{i}-", [test], 1, **blocking)
         wrong = one["not passed"].get(test) or one["ended early"]
         return {"error": str(wrong)} if wrong else one["outcomes"]
 
@@ -351,35 +355,21 @@ def failures(job: Job) -> None:
             job.report.case("failures", test, partial(alone, test, i))
 
 
-GRAVE = (  # ops with kernels of ours: shared memory and odd edges
-    "softmax or cross_entropy or layer_norm or batch_norm or conv or pool or embedding or lstm_cell or attention or bmm"
-    " or test_step or (same_bits and MIXED)"  # an LSTM's steps, and an optimizer's batches
-)
-OWN = "gpu/test_recurrent.py", "gpu/test_optimizer.py", "gpu/test_elementwise.py"
-
-
 def sanitized(tool: str, job: Job) -> None:
-    """compute-sanitizer over single launches of our kernels, on tiny arrays, each an allocation of its own. memcheck
-    finds accesses out of bounds and misaligned ones, racecheck races in shared memory.
+    """compute-sanitizer over kernels and ops, on tiny arrays, each an allocation of its own: memcheck finds accesses
+    out of bounds and misaligned ones, racecheck races in shared memory.
     """
     command = [program("compute-sanitizer", "compute-sanitizer"), "--tool", tool, "--error-exitcode", "99"]
-    files = [str(ROOT / "tests" / name) for name in (*AGAINST, *(() if job.tiny else OWN))]
-    command += ["--print-limit", "20", *pytest(job, [*files, "-k", "relu6" if job.tiny else GRAVE])]
-
-    def one() -> dict[str, Any]:
-        log, results = (job.out / "logs" / f"{tool}.{kind}" for kind in ("txt", "jsonl"))
-        settings = {"BRINGUP_RESULTS": str(results), "BRINGUP_MEMORY": "no pool", "TEST_SIZES": "tiny"}
-        code = run(command, job.left, log, BRINGUP_LIMIT="100", **settings)
-        said = log.read_text(encoding="utf-8", errors="replace")
+    settings = {"BRINGUP_MEMORY": "no pool", "BRINGUP_LIMIT": "100", "TEST_SIZES": "tiny"}
+    try:
+        command += ["--print-limit", "20"]
+        suite(tool, KERNELS + AGAINST, job, "not nvrtc", processes=8, tool=command, **settings)
+    finally:
+        said = "".join(last_words(log, 10**7) for log in sorted((job.out / "logs").glob(f"{tool}[0-9]*.txt")))
         errors = sum(map(int, re.findall(r"SUMMARY: (?:\d+ hazards? displayed \()?(\d+) error", said)))
-        outcomes = dict(Counter(entry["outcome"] for entry in poisoned.read(results).values()))
-        found: dict[str, Any] = {"code": code, "errors": errors, "outcomes": outcomes}
-        if errors or code not in (0, None):
-            found["first"] = [line for line in said.splitlines() if line.startswith("=========")][:40]
-            found["error"] = f"{tool} ended with code {code} and {errors} errors"
-        return found
-
-    job.report.case(tool, "kernels", one)
+        first = [line for line in said.splitlines() if line.startswith("=========")][:40]
+        found = {"error": f"{errors} errors", "first": first} if errors else {}
+        job.report.cases.setdefault(tool, []).append({"case": "the sanitizer", "errors": errors} | found)
 
 
 # ---------------------------------------------------------------------------------------------------------------- main
@@ -389,29 +379,31 @@ def _section(name: str, seconds: float) -> Step:
     return Step(name, partial(section, name), seconds)
 
 
-AGAINST = ["core/test_against_torch.py"]
-KERNELS = ["gpu/test_*.py"]
+def _suite(name: str, seconds: float, patterns: Sequence[str], only: str = "", **options: Any) -> Step:
+    return Step(name, partial(suite, name, patterns, only=only, **options), seconds)
+
+
+AGAINST, KERNELS = ["core/test_against_torch.py"], ["gpu/test_*.py"]
 CALLS = {
     1: [
-        Step("versions", versions, 20),
-        Step("traced", partial(suite, "traced", ["gpu/test_elementwise.py"]), 60),
-        Step("ops", partial(suite, "ops", AGAINST, only="test_op", processes=4), 110),
-        *(_section("training", 200), Step("first", first, 90), _section("same_bits", 45)),
+        *(Step("versions", versions, 15), _suite("traced", 60, ["gpu/test_elementwise.py"])),
+        _suite("ops", 110, AGAINST, "test_op", processes=4),
+        *(_section("training", 225), Step("first", first, 125), _section("same_bits", 30)),
     ],
     2: [
-        *(Step("compiled", compiled, 60), Step("equal", partial(suite, "equal", KERNELS), 80)),
-        Step("tests", partial(suite, "tests", ["core/**/test_*.py"], only="not test_against_torch"), 150),
-        *(Step("tiles", tiles, 15), _section("gemm", 45), _section("conv", 70), _section("recurrent", 35)),
-        *(Step("ncu", ncu, 45), _section("paths", 80)),
+        _suite("kernels", 90, KERNELS, "not elementwise and not nvrtc"),
+        _suite("tests", 170, ["core/**/test_*.py"], "not test_against_torch"),
+        *(Step("compiled", compiled, 40), _section("gains", 90), Step("tiles", tiles, 15), _section("gemm", 40)),
+        *(_section("conv", 65), _section("recurrent", 35), Step("ncu", ncu, 20)),
     ],
     3: [
-        *(Step("failures", failures, 120), Step("memcheck", partial(sanitized, "memcheck"), 150)),
-        *(Step("racecheck", partial(sanitized, "racecheck"), 120), _section("sums", 20), _section("memory", 60)),
-        Step("large", partial(suite, "large", AGAINST, only="many or count", processes=1), 30),
-        Step("filled", partial(suite, "filled", KERNELS, BRINGUP_MEMORY="0xFF"), 80),
+        *(Step("failures", failures, 110), Step("memcheck", partial(sanitized, "memcheck"), 150)),
+        *(Step("racecheck", partial(sanitized, "racecheck"), 120), _section("sums", 20), _section("memory", 55)),
+        _suite("large", 30, AGAINST, "many or count", processes=1),
+        _suite("filled", 80, KERNELS, "not nvrtc", BRINGUP_MEMORY="0xFF"),
     ],
 }
-PROFILED = Step("profiled", profiled, 0)
+ALONE = Step("alone", alone, 0)
 
 
 def known(path: pathlib.Path) -> dict[str, Any]:
@@ -441,7 +433,8 @@ def here(step: Step, job: Job, path: pathlib.Path) -> None:
     report, state = Report(save, job.end, known(path).get("cases")), {"state": "done"}
     job = job._replace(report=report)
     try:
-        with device(job.device):
+        with device(job.device), warnings.catch_warnings():
+            warnings.filterwarnings("error", "capture: ")  # what should be a graph's time is not to be another's
             step.run(job)
         state = {"state": "failed"} if report.failed else state
     except Absent as error:
@@ -545,7 +538,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.device == "cuda-on-cpu" and not options.tiny:
         p.error("--device cuda-on-cpu runs every thread of every kernel on the CPU: add --tiny")
     if options.step:
-        step = next(step for step in [*CALLS[options.call], PROFILED] if step.name == options.step)
+        step = next(step for step in [*CALLS[options.call], ALONE] if step.name == options.step)
         job = Job(options.out, options.device, options.tiny, time.monotonic() + options.seconds, Report())
         here(step, job, options.out / f"{options.call}-{step.name}.json")
         return 0

@@ -10,6 +10,7 @@ repeat the same operands: what fits into the L2 cache stays there, for both side
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -18,7 +19,7 @@ import pathlib
 import shutil
 import statistics
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
@@ -91,11 +92,13 @@ def conv(bench: Bench) -> None:
 
 
 def convolution(bench: Bench, part: str, x: tuple, w: tuple, stride: tuple, padding: tuple, left: int) -> dict:
-    """One of them: our kernels, cuDNN."""
+    """One of them: by kernels, by the definition, by cuDNN."""
     a, b = batch_first(bench.random(x)), bench.random(w)
+    fast = conv_part(bench, part, a, b, stride, padding)
     work: Work = {
-        "FP16": conv_part(bench, part, a, b, stride, padding),
+        "FP16": fast,
         "FP32": conv_part(bench, part, a.astype("float32"), b.astype("float32"), stride, padding),
+        "definition": definitions()(fast),
     }
     work |= peers.conv(part, a, b, stride, padding) if peers.torch else {}
     y = ops.conv2d(mp.Tensor(a), mp.Tensor(b), stride=stride, padding=padding)
@@ -171,37 +174,40 @@ class Workload(NamedTuple):
         images = images if self.vocabulary else images.to(policy.storage)
         return partial(models.momentum_step(made(self.network, policy), policy), images, labels)
 
-    def peers(self, bench: Bench) -> Work:
-        """PyTorch's: AMP, channels_last, CUDA graphs. PyTorch has no FP16 LSTM on a CPU."""
+    def peers(self, bench: Bench, policy: mp.Policy) -> Work:
+        """PyTorch's: FP32 or AMP, channels_last, CUDA graphs. PyTorch has no FP16 LSTM on a CPU."""
         if self.vocabulary and not bench.on_gpu:
             return {}
-        return peers.training(self.network, *(x.array for x in training_data(bench, self)))
+        return peers.training(self.network, *(x.array for x in training_data(bench, self)), policy is not mp.FP32)
 
 
 class Example(NamedTuple):
     """A step of an example; `own` and `theirs` take the module benchmarks.steps, which imports it, and the rest."""
 
     own: Callable[[Any, Bench, mp.Policy], Step]
-    theirs: Callable[[Any, Bench], Step]
+    theirs: Callable[[Any, Bench, str], Step]  # the last one is autocast's dtype, "" for FP32
 
     def step(self, bench: Bench, policy: mp.Policy) -> Step:
         """A step by a policy."""
         return self.own(importlib.import_module("benchmarks.steps"), bench, policy)
 
-    def peers(self, bench: Bench) -> Work:
+    def peers(self, bench: Bench, policy: mp.Policy) -> Work:
         """PyTorch's, on a GPU."""
-        return {"PyTorch": self.theirs(importlib.import_module("benchmarks.steps"), bench)} if bench.on_gpu else {}
+        if not bench.on_gpu:
+            return {}
+        autocast = "" if policy is mp.FP32 else "float16"
+        return {"PyTorch": self.theirs(importlib.import_module("benchmarks.steps"), bench, autocast)}
 
 
 def gan(shape: tuple[int, ...], width: int) -> Example:
     """The DCGAN example: both networks, two optimizers, one loss scaler."""
     return Example(
         lambda steps, bench, policy: steps.gan(policy, bench.random(shape).astype(policy.storage), width),
-        lambda steps, bench: steps.torch_gan(peers.shared(bench.random(shape)).float(), width, "float16"),
+        lambda steps, bench, autocast: steps.torch_gan(peers.shared(bench.random(shape)).float(), width, autocast),
     )
 
 
-GPT = Example(lambda steps, _, policy: steps.gpt(policy), lambda steps, _: steps.torch_gpt("float16", "cuda"))
+GPT = Example(lambda steps, _, policy: steps.gpt(policy), lambda steps, _, autocast: steps.torch_gpt(autocast, "cuda"))
 
 
 def words(length: int, batch: int, vocabulary: int, *sizes: int) -> Workload:
@@ -224,139 +230,137 @@ def workloads(tiny: bool) -> dict[str, Any]:
     }
 
 
-OWN = "FP32", "mixed", "captured FP32", "captured"
+@contextlib.contextmanager
+def definitions() -> Iterator[None]:
+    """Within the block definitions run by CuPy and cuBLAS alone, without kernels of tinymp's own."""
+    fast_path.enabled.remove("gpu")
+    try:
+        yield
+    finally:
+        fast_path.enabled.add("gpu")
+
+
+POLICIES = {"FP32": mp.FP32, "mixed": mp.MIXED}
 
 
 def training(bench: Bench) -> None:
-    """20 steps of each network in FP32 and mixed, called and captured: losses, and times next to PyTorch's AMP."""
-    every = workloads(bench.tiny)
-    for i, (name, workload) in enumerate(every.items()):
-        bench.report.case("training", name, partial(train, bench, workload, len(every) - i))
+    """Steps of each network in FP32 and mixed, by kernels, captured and by definitions: losses, and times next to
+    PyTorch's.
+    """
+    every = [(name, kind) for name in workloads(bench.tiny) for kind in POLICIES]
+    for i, (name, kind) in enumerate(every):
+        work = partial(train, bench, workloads(bench.tiny)[name], POLICIES[kind], len(every) - i)
+        bench.report.case("training", f"{name}, {kind}", work)
     for entry in bench.report.cases["training"]:
         ms = entry.get("ms", {})
-        for own in [kind for kind in OWN if kind in ms]:
-            rivals = [ms[k] for k in ms.keys() - set(OWN) if ("graph" in k) == ("captured" in own)]
-            beside = min(rivals, default=None) if "FP32" not in own else None
+        for own in ms.keys() & OWN:
+            rivals = [ms[k] for k in ms.keys() - OWN if ("graph" in k) == (own == "captured")]
+            beside = min(rivals, default=None) if own != "definitions" else None
             bench.report.add(f"{entry['case']}, training step, {own}", ms[own], "ms", peer=beside)
 
 
-def train(bench: Bench, workload: Any, parts: int) -> dict[str, Any]:
+OWN = {"kernels", "captured", "definitions"}
+
+
+def train(bench: Bench, workload: Any, policy: mp.Policy, parts: int) -> dict[str, Any]:
     """One of them."""
-    work: Work = {kind: workload.step(bench, policy) for kind, policy in (("FP32", mp.FP32), ("mixed", mp.MIXED))}
-    work["captured FP32"], work["captured"] = (mp.capture(workload.step(bench, p)) for p in (mp.FP32, mp.MIXED))
+    own = [workload.step(bench, policy) for _ in OWN]
+    work: Work = {"kernels": own[0], "captured": mp.capture(own[1]), "definitions": definitions()(own[2])}
     losses = {kind: [float(step()) for _ in range(5 if bench.tiny else 20)] for kind, step in work.items()}
     found: dict[str, Any] = {"losses": losses}
-    apart = max(abs(line[0] - losses["FP32"][0]) for line in losses.values())
-    if not all(math.isfinite(x) for line in losses.values() for x in line) or apart > 0.02 * abs(losses["FP32"][0]):
+    first = losses["definitions"][0]
+    apart = max(abs(line[0] - first) for line in losses.values())
+    if not all(math.isfinite(x) for line in losses.values() for x in line) or apart > 0.02 * abs(first):
         found["error"] = "losses are not finite, or the first ones differ by more than 2 %"
-    work |= workload.peers(bench) if peers.torch else {}
+    work |= workload.peers(bench, policy) if peers.torch else {}
     times = bench.times(work, bench.share(parts), host=True)
     found["ms"] = {kind: 1000 * statistics.median(t) for kind, t in times.items()}
+    work.clear(), own.clear()
     freed(bench)
     return found
 
 
 def same_bits(bench: Bench) -> None:
-    """Steps while an audit listens, and captured ones, give the losses and weights of plain steps, bit for bit."""
+    """Steps while an audit listens, and captured ones, give the losses and weights of other steps, bit for bit."""
     for name, workload in workloads(bench.tiny).items():
         if isinstance(workload, Workload):
-            for how in ("audited", "captured"):
-                bench.report.case("bits", f"{name}, {how}", partial(same_bits_of, bench, workload, how))
+            bench.report.case("bits", name, partial(same_bits_of, bench, workload))
 
 
-def same_bits_of(bench: Bench, workload: Workload, how: str) -> dict[str, Any]:
+def same_bits_of(bench: Bench, workload: Workload) -> dict[str, Any]:
     """One network: which losses and weights differ."""
-    found: list[dict[str, Any]] = []
-    for other in ("plain", how):
+    found: dict[str, dict[str, Any]] = {}
+    for way in ("", "audited", "captured"):
         model, batch = made(workload.network, mp.MIXED), training_data(bench, workload)
         step = models.momentum_step(model, mp.MIXED)
-        step = mp.capture(step) if other == "captured" else step
-        with mp.audit() if other == "audited" else contextlib.nullcontext():
-            losses = {f"loss {i}": step(*batch).numpy() for i in range(6 if how == "captured" else 2)}
-        found.append({name: x.tobytes() for name, x in (losses | model.state_dict()).items()})
-    other_bits = [name for name in found[0] if found[0][name] != found[1][name]]
+        step = mp.capture(step) if way == "captured" else step
+        with mp.audit() if way == "audited" else contextlib.nullcontext():
+            losses = {f"loss {i}": step(*batch).numpy() for i in range(6)}
+        found[way] = {name: x.tobytes() for name, x in (losses | model.state_dict()).items()}
+    usual = found.pop("")
+    other_bits = [f"{way}: {name}" for way, x in found.items() for name in x if x[name] != usual[name]]
     return {"other bits": other_bits} | ({"error": f"{len(other_bits)} values differ"} if other_bits else {})
 
 
-# -------------------------------------------------------------------------------------------- the fast paths one by one
-
-
-def fast_files() -> list[str]:
-    """The files of gpu that hold fast paths."""
+def files() -> list[str]:
+    """The files of tinymp/gpu that stand in for definitions."""
     folder = pathlib.Path(fast_path.__file__).parent / "gpu"
     for path in folder.glob("[!_]*.py"):
         importlib.import_module(f"tinymp.gpu.{path.stem}")
-    modules = {way.__module__ for way in fast_path._found.values()}
-    return sorted(name.rpartition(".")[2] for name in modules if ".gpu." in name)
+    return sorted({name.rpartition(".")[2] for way in fast_path._found.values() if ".gpu." in (name := way.__module__)})
 
 
-def with_paths(step: Step, files: Sequence[str]) -> Step:
-    """The step with the fast paths of these files of gpu alone in front of the definitions."""
-    plain = fast_path._find
+def without(step: Step, file: str) -> Step:
+    """The step by the definitions for which one file of tinymp/gpu stands in, else by kernels."""
+    find = fast_path._find
 
-    def find(definition: Any, device: str) -> Any:
-        way = plain(definition, device)
-        folder, _, file = way.__module__.rpartition(".") if way is not None else ("", "", "")
-        return None if folder == "tinymp.gpu" and file not in files else way
+    @functools.cache
+    def some(definition: Any, device: str) -> Any:
+        found = find(definition, device)
+        return None if found is None or found.__module__ == f"tinymp.gpu.{file}" else found
 
     def run() -> Any:
-        with mock.patch.object(fast_path, "_find", find):
+        with mock.patch.object(fast_path, "_find", some):
             return step()
 
     return run
 
 
-def paths(bench: Bench) -> None:
-    """A step by definitions, and with one file of gpu at a time: how much faster, how far apart the losses are.
+def gains(bench: Bench) -> None:
+    """A step by kernels, and without one file of them at a time: what each gains, how far apart the losses are.
 
-    The last row of each file is its best network, which decides whether it stays: from 1.2 on.
+    The last row of each file is its best network: it should gain 10 % on one.
     """
     every = workloads(bench.tiny)
     for i, (name, workload) in enumerate(every.items()):
-        bench.report.case("fast paths", name, partial(paths_one, bench, workload, len(every) - i))
-    for file in fast_files():
-        seen = {c["case"]: c["ratios"][file] for c in bench.report.cases["fast paths"] if file in c.get("ratios", {})}
+        bench.report.case("gains", name, partial(gains_of, bench, workload, len(every) - i))
+    for file in files():
+        seen = {c["case"]: c["ratios"][file] for c in bench.report.cases["gains"] if file in c.get("ratios", {})}
         if seen:
             best = max(seen, key=seen.__getitem__)
-            bench.report.add(f"gpu/{file}: definitions / with it, {best}", seen[best], "x", ">= 1.2")
+            bench.report.add(f"gpu/{file}: without / with it, {best}", seen[best], "x", ">= 1.1")
 
 
-def paths_one(bench: Bench, workload: Any, parts: int) -> dict[str, Any]:
-    """One network: by file, definitions / with it, and the largest difference of a loss, relative to theirs."""
-    choices: dict[str, Sequence[str]] = {
-        "definitions": (),
-        **{file: (file,) for file in fast_files()},
-        "all": fast_files(),
-    }
-    work, losses, wrong = Work(), dict[str, list[float]](), list[str]()
-    for name, files in choices.items():
-        step = with_paths(workload.step(bench, mp.MIXED), files)
-        try:
-            losses[name] = [float(step()) for _ in range(2 if bench.tiny else 5)]
-            work[name] = step
-        except Exception as error:  # the other files shall still be measured
-            wrong.append(f"{name}: {type(error).__name__}: {error}"[:500])
+def gains_of(bench: Bench, workload: Any, parts: int) -> dict[str, Any]:
+    """One network: by file, the time without / with it, and the largest relative difference of a loss."""
+    work: Work = {file: without(workload.step(bench, mp.MIXED), file) for file in ("", *files())}
+    losses = {file: [float(step()) for _ in range(2 if bench.tiny else 5)] for file, step in work.items()}
+    apart = {file: max(abs(a - b) / abs(b) for a, b in zip(losses[file], losses[""])) for file in work}
     times = bench.times(work, bench.share(parts), host=True)
-    apart = {n: max(abs(a - b) / abs(b) for a, b in zip(losses[n], losses["definitions"])) for n in losses}
-    wrong += [
-        f"{name}: a loss differs from the definitions' by {most:.2g}"
-        for name, most in apart.items()
-        if not most <= 0.02
-    ]
-    ratios = {name: ratio(times, "definitions", name) for name in work if name != "definitions"}
+    found: dict[str, Any] = {"ratios": {file: ratio(times, file, "") for file in work if file}, "losses apart": apart}
+    if wrong := {file: most for file, most in apart.items() if not most <= 0.02}:
+        found["error"] = f"losses differ without {wrong}"
+    work.clear()
     freed(bench)
-    found = {
-        "ratios": ratios,
-        "losses apart": apart,
-        "ms of the definitions": 1000 * statistics.median(times["definitions"]),
-    }
-    return found | ({"error": "; ".join(wrong)} if wrong else {})
+    return found
 
 
 def freed(bench: Bench) -> None:
-    """Give the memory of what was measured back to the device: PyTorch has a pool of its own."""
+    """Give the memory of what was measured back to the device: CuPy and PyTorch have a pool each."""
     gc.collect()
     bench.xp.get_default_memory_pool().free_all_blocks()
+    if peers.torch and bench.on_gpu:
+        peers.torch.cuda.empty_cache()
 
 
 def training_data(bench: Bench, workload: Workload) -> tuple[mp.Tensor, mp.Tensor]:
@@ -463,7 +467,7 @@ def sums_of(bench: Bench, kind: str, policy: mp.Policy, a: np.ndarray, b: np.nda
 
 
 SECTIONS: dict[str, Callable[[Bench], None]] = {
-    f.__name__: f for f in (training, same_bits, paths, gemm, conv, recurrent, memory, sums)
+    f.__name__: f for f in (training, same_bits, gains, gemm, conv, recurrent, memory, sums)
 }
 
 

@@ -1,7 +1,8 @@
 """The microseconds of Python that a launch costs: `python -m benchmarks.launches`.
 
 On the stand-in for a GPU, with kernels and products by cuBLAS that do nothing. "Launch" is `Kernels.launch` alone, for
-the kernels of an op; "op" is all of the op, per launch, with what the stand-in takes for the arrays that it makes.
+the kernels of an op, and of a pointwise op `Plan.run`, which makes its results, too; "op" is all of the op, per launch,
+with what the stand-in takes for the arrays that it makes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -16,6 +18,7 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import ops
+from tinymp.gpu.elementwise import Plan
 from tinymp.gpu.kernels import Kernels
 
 from .machine import device
@@ -53,6 +56,8 @@ def steps() -> dict[str, Callable[[], Any]]:
         return step
 
     forward = {
+        "relu": lambda: ops.relu(image),
+        "add": lambda: ops.add(image, image),
         "conv2d": lambda: ops.conv2d(image, weight, padding=1),
         "batch_norm": lambda: ops.batch_norm(image, *statistics, scale, scale, training=True),
         "layer_norm": lambda: ops.layer_norm(rows, 64, row_scale, row_scale),
@@ -64,20 +69,25 @@ def steps() -> dict[str, Callable[[], Any]]:
 
 def measure(step: Callable[[], Any]) -> tuple[int, float, float]:
     """The launches of a step, and the microseconds of one: of the launch alone, and of the whole op."""
-    seen: list[tuple[Any, tuple, dict]] = []
-    launch = Kernels.launch
+    seen: list[Callable[[], Any]] = []
 
-    def noted(self: Kernels, *args: Any, **options: Any) -> None:
-        seen.append((self, args, options))
-        launch(self, *args, **options)
+    def noted(launch: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            seen.append(partial(launch, *args, **options))
+            return launch(*args, **options)
+
+        return call
 
     step()  # plans are made
-    with mock.patch.object(Kernels, "launch", noted):
+    with (
+        mock.patch.object(Kernels, "launch", noted(Kernels.launch)),
+        mock.patch.object(Plan, "run", noted(Plan.run)),
+    ):
         step()
 
     def again() -> None:
-        for kernels, args, options in seen:
-            kernels.launch(*args, **options)
+        for launch in seen:
+            launch()
 
     return len(seen), microseconds(again) / len(seen), microseconds(step) / len(seen)
 

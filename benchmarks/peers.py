@@ -15,6 +15,7 @@ except ImportError:
     torch = None  # type: ignore[assignment]
 else:
     torch.backends.cudnn.benchmark = True  # cuDNN tries its algorithms and takes the fastest
+    torch.backends.cudnn.allow_tf32 = False  # FP32 is FP32, as in tinymp
 
 
 def shared(x: Any) -> Any:
@@ -57,31 +58,31 @@ def recurrent(cell: str, hidden: int, x: Any, dy: Any) -> Work:
     return {"PyTorch": lambda: torch.autograd.grad(model(a)[0], leaves, g)}
 
 
-def training(network: Callable[[Any], Any], inputs: Any, labels: Any) -> Work:
-    """A training step under autocast with GradScaler and SGD, as in PyTorch's documentation of AMP, and, on a GPU, with
-    forward and backward as a CUDA graph. inputs: images, in either memory order, or words.
+def training(network: Callable[[Any], Any], inputs: Any, labels: Any, mixed: bool) -> Work:
+    """A training step with SGD in FP32, or under autocast with GradScaler as in PyTorch's documentation of AMP, and, on
+    a GPU, with forward and backward as a CUDA graph. inputs: images, in either memory order, or words.
     """
     x, y = shared(inputs), shared(labels)
     work: Work = {}
     for name, order in orders().items() if x.ndim == 4 else [("PyTorch", torch.contiguous_format)]:
-        work[name] = _step(network, x, y, order)
+        work[name] = _step(network, x, y, order, mixed)
         if x.is_cuda:
-            work[f"{name}, graph"] = _graph(network, x, y, order)
+            work[f"{name}, graph"] = _graph(network, x, y, order, mixed)
     return work
 
 
 class _Trained:
     """A model, its optimizer, its scaler and its batch in a memory order."""
 
-    def __init__(self, network: Callable[[Any], Any], x: Any, y: Any, order: Any, **options: Any) -> None:
-        self.device, self.y = x.device.type, y
+    def __init__(self, network: Callable[[Any], Any], x: Any, y: Any, order: Any, mixed: bool, **options: Any) -> None:
+        self.device, self.y, self.mixed = x.device.type, y, mixed
         self.model = network(torch.nn).to(x.device, memory_format=order)
         self.x = x.float().contiguous(memory_format=order) if x.is_floating_point() else x
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, **options)
-        self.scaler = torch.amp.GradScaler(self.device)
+        self.scaler = torch.amp.GradScaler(self.device, enabled=mixed)
 
     def backward(self, **options: Any) -> None:
-        with torch.autocast(self.device, dtype=torch.float16, **options):
+        with torch.autocast(self.device, dtype=torch.float16, enabled=self.mixed, **options):
             loss = functional.cross_entropy(self.model(self.x), self.y)
         self.scaler.scale(loss).backward()
 
@@ -90,8 +91,8 @@ class _Trained:
         self.scaler.update()
 
 
-def _step(network: Callable[[Any], Any], x: Any, y: Any, order: Any) -> Callable[[], None]:
-    own = _Trained(network, x, y, order)
+def _step(network: Callable[[Any], Any], x: Any, y: Any, order: Any, mixed: bool = True) -> Callable[[], None]:
+    own = _Trained(network, x, y, order, mixed)
 
     def step() -> None:
         own.backward()
@@ -101,11 +102,11 @@ def _step(network: Callable[[Any], Any], x: Any, y: Any, order: Any) -> Callable
     return step
 
 
-def _graph(network: Callable[[Any], Any], x: Any, y: Any, order: Any) -> Callable[[], None]:
+def _graph(network: Callable[[Any], Any], x: Any, y: Any, order: Any, mixed: bool) -> Callable[[], None]:
     """As PyTorch's notes on CUDA graphs have it: the scaler and the (fused) optimizer stay outside, gradients where
     they were captured, and autocast caches no weights.
     """
-    own, aside = _Trained(network, x, y, order, fused=True), torch.cuda.Stream()
+    own, aside = _Trained(network, x, y, order, mixed, fused=True), torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
         for _ in range(3):

@@ -57,7 +57,7 @@ def _torch_step(model: Any, loss: Callable[[], Any], autocast: str, device: str 
     import torch
 
     optimizer = torch.optim.Adam(model.parameters())
-    scaler = torch.amp.GradScaler(device, enabled=device != "cpu")
+    scaler = torch.amp.GradScaler(device, enabled=bool(autocast) and device != "cpu")
 
     def step() -> None:
         with _autocast(autocast, device):

@@ -125,14 +125,14 @@ def ratio(times: Times, a: str, b: str) -> float:
 
 
 def rates(times: Times, flop: float) -> dict[str, Any]:
-    """A case of `Report.summary`: TFLOP/s of "FP16", of "FP32" where there is one, and of the best of the peers (all
-    others), and the ratios.
+    """A case of `Report.summary`: TFLOP/s of "FP16", of "FP32" and "definition" where there are such, and of the best
+    of the peers (all others), and the ratios.
     """
     rate = {name: flop / statistics.median(t) / 1e12 for name, t in times.items()}
     entry: dict[str, Any] = {"FP16": rate["FP16"]}
-    if "FP32" in rate:
-        entry |= {"FP32": rate["FP32"], "to FP32": ratio(times, "FP32", "FP16")}
-    if peers := times.keys() - {"FP16", "FP32"}:
+    for other in rate.keys() & {"FP32", "definition"}:
+        entry |= {other: rate[other], f"to {other}": ratio(times, other, "FP16")}
+    if peers := times.keys() - {"FP16", "FP32", "definition"}:
         best = max(peers, key=rate.__getitem__)
         entry |= {"PyTorch": rate[best], "PyTorch's choice": best, "to PyTorch": ratio(times, best, "FP16")}
     return entry
