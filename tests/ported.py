@@ -49,12 +49,13 @@ def run(name: str, change=lambda source: source, nudge: float = 0.0) -> np.ndarr
 def row(name: str) -> dict:
     """Losses, and how far they may differ.
 
-    A rounding of each weight moves PyTorch's losses by so much; each of the 32 or so values between a weight and the
+    A rounding of each weight, up or down, by half an ulp or a whole one, moves PyTorch's losses by so much (one of them
+    alone may hardly move them, which depends on the processor); each of the 32 or so values between a weight and the
     loss is rounded, too, forward and backward: 32 times that, and never less than 32 roundings of the loss.
     """
     eps = ROUNDING.get(name, 2**-24)
     theirs, own = run(name), run(name, ported)
-    moved = np.abs(run(name, nudge=eps) - theirs)
+    moved = np.max([np.abs(run(name, nudge=factor * eps) - theirs) for factor in (-2, -1, 1, 2)], axis=0)
     allowed = 32 * np.maximum(np.maximum.accumulate(moved), eps * np.abs(theirs))
     return {
         "program": name,
