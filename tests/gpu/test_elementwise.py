@@ -104,7 +104,7 @@ def check(op, *arrays, name=""):
 
 
 def foreign():
-    """What CuPy's own kernels did, and for whom; a GPU keeps no list."""
+    """The work of CuPy's own kernels, and for whom it was done; a GPU keeps no list."""
     return getattr(mp.backend.gpu.xp, "foreign", [])
 
 
@@ -282,7 +282,7 @@ def test_integers_wrap_around():
 
 
 def test_the_text_is_cuda():
-    """What a person reads of a kernel, whole."""
+    """A whole kernel, as a person reads it."""
     import cupy
 
     plan = elementwise.plan_of(lambda x, s: np.tanh(x) * s, (cupy.zeros(64, "float32"), 0.5), {})

@@ -1,4 +1,4 @@
-"""What a GPU does otherwise than by CuPy and cuBLAS: kernels, each beside the Python file that launches it.
+"""A GPU's own kernels, each next to the Python file that launches it; all else is done by CuPy and cuBLAS.
 
 Pointwise ops are compiled from their definitions (elementwise.py); by hand are written what sums along an axis and what
 moves data. Each file stands in for the definitions of the file of its name. Deleting the folder leaves CuPy and cuBLAS.

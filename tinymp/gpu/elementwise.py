@@ -50,27 +50,27 @@ def map(device: Device, f: Callable, *operands: Any, **options: Any) -> Any:
         *[_seen(x) for x in operands],
         *[(name, _seen(x)) for name, x in options.items()],
     )
-    if key not in _plans:
+    if (known := _plans.get(key)) is None:
         if len(_plans) == MOST_PLANS:
             _plans.clear()
-        _plans[key] = f.__code__, plan_of(f, operands, options)
-    _, plan = _plans[key]
+        known = _plans[key] = f.__code__, plan_of(f, operands, options)
+    _, plan = known
     return NotImplemented if plan is None else plan.run(device.xp, (*operands, *options.values()))
 
 
 def _held(f: Callable) -> list:
-    """What a definition finds around itself, other than its arguments."""
+    """The variables that a definition takes from around itself."""
     cells = getattr(f, "__closure__", None) or ()
     return [cell.cell_contents for cell in cells]
 
 
 def _fixed(x: Any) -> Any:
-    """What a kernel depends on of x, which the definition holds. Of an op it is the class: options are arguments."""
+    """The part of a held variable on which a kernel depends. Of an op it is the class: options are arguments."""
     return type(x) if isinstance(x, Op) else (type(x), x)
 
 
 def _seen(x: Any) -> Any:
-    """What a kernel depends on of an argument: layouts of arrays, types of numbers, all else."""
+    """The part of an argument on which a kernel depends: an array's layout, a number's type, all of others."""
     if hasattr(x, "strides"):
         if isinstance(x, np.generic):
             return np.generic, x.dtype
@@ -79,9 +79,9 @@ def _seen(x: Any) -> Any:
 
 
 class Plan(NamedTuple):
-    """One kernel on arrays of these layouts, and what a definition returns of its results and its arguments."""
+    """One kernel on arrays of these layouts, and where the definition's results are found."""
 
-    results: Any  # what the definition returned: places in `operands + outputs`, or None
+    results: Any  # places in `arguments + outputs`, or None: one, or a tuple of them
     outputs: list[np.dtype]
     shape: list[int]  # of the outputs as they lie in memory
     axes: list[int] | None  # their axes in the order of the definition's, None if that is memory's
@@ -151,12 +151,6 @@ def plan_of(f: Callable, operands: tuple, options: dict) -> Plan | None:
         return Symbol(trace, x.dtype, (), f"a{i}")
 
     symbols = [symbol(i, x) for i, x in enumerate(arguments)]
-    try:
-        found = _on_symbols(f)(*symbols[: len(operands)], **dict(zip(options, symbols[len(operands) :])))
-    except Exception as error:
-        if isinstance(error, NotTraced) or isinstance(error.__cause__, NotTraced):  # a public function names its errors
-            return None
-        raise
     outputs: list[Symbol] = []
 
     def place(y: Any) -> int | None:
@@ -171,9 +165,12 @@ def plan_of(f: Callable, operands: tuple, options: dict) -> Plan | None:
         return len(symbols) + len(outputs) - 1
 
     try:
+        found = _on_symbols(f)(*symbols[: len(operands)], **dict(zip(options, symbols[len(operands) :])))
         results = tuple([place(y) for y in found]) if isinstance(found, tuple) else place(found)
-    except NotTraced:
-        return None
+    except Exception as error:
+        if isinstance(error, NotTraced) or isinstance(error.__cause__, NotTraced):  # a public function names its errors
+            return None
+        raise
     return _laid_out(results, outputs, shape, arrays, numbers, trace)
 
 

@@ -30,7 +30,7 @@ NULL = np.uint64(0)  # a pointer
 STORAGE = {np.dtype(np.float16): "half", np.dtype(np.float32): "float"}
 
 # C type of a kernel's argument -> the dtypes of the arrays (behind a pointer) or of the number that it takes
-_TYPES = {
+TYPES = {
     kind: tuple(map(np.dtype, names.split()))
     for kind, names in {
         "half": "float16",
@@ -105,9 +105,9 @@ def _argument(declaration: str, own: dict[str, str]) -> Argument:
     name, pointer = words[-1], "*" in words
     kind = " ".join(w for w in words[:-1] if w != "*")
     kind = own.get(kind, kind)
-    if kind not in _TYPES:
+    if kind not in TYPES:
         raise TypeError(f"kernel argument `{declaration.strip()}`: unknown type {kind!r}")
-    return Argument(name, _TYPES[kind], pointer, re.search(r"\bconst\b", declaration) is not None)
+    return Argument(name, TYPES[kind], pointer, re.search(r"\bconst\b", declaration) is not None)
 
 
 class Plan:

@@ -129,7 +129,7 @@ def note_read() -> None:
 
 
 class Outdated(RuntimeError):
-    """What a graph was captured with has changed, and it cannot follow."""
+    """Something has changed since a graph was captured that the graph cannot follow."""
 
 
 class AsyncCallback:

@@ -17,25 +17,10 @@ from typing import Any
 import numpy as np
 
 from ..backend.devices import Device
+from .kernels import TYPES
 
 _F16, _F32, _F64, _I64, _BOOL = (np.dtype(d) for d in (np.float16, np.float32, np.float64, np.int64, np.bool_))
-C_TYPES = {
-    np.dtype(name): kind
-    for name, kind in {
-        "float16": "half",
-        "float32": "float",
-        "float64": "double",
-        "bool": "bool",
-        "int8": "signed char",
-        "uint8": "unsigned char",
-        "int16": "short",
-        "uint16": "unsigned short",
-        "int32": "int",
-        "uint32": "unsigned int",
-        "int64": "long long",
-        "uint64": "unsigned long long",
-    }.items()
-}
+C_TYPES = {dtype: kind for kind, dtypes in TYPES.items() for dtype in dtypes}
 OF_NUMBERS = {float: "double", int: "long long", bool: "bool"}  # Python's numbers have no dtype, and adapt to arrays
 
 # ufuncs in C. {f} is "f" for FP32, whose functions end in it. Those of CuPy: cupy/_core/_routines_math.pyx, cupy/_math/
@@ -92,7 +77,7 @@ INF = "__uint_as_float(0x7f800000u)"
 
 
 class NotTraced(Exception):
-    """What a definition asks of a symbol is not known of it."""
+    """A definition asks more of a symbol than is known of it."""
 
 
 class _Unknown(NotTraced, AttributeError):
@@ -120,7 +105,7 @@ class Trace:
 
 
 class _Operand(np.lib.mixins.NDArrayOperatorsMixin):
-    """What may stand in an expression. Python's operators are NumPy's ufuncs."""
+    """A part of an expression. Python's operators are NumPy's ufuncs."""
 
     trace: Trace
     name: str
@@ -193,7 +178,7 @@ def _literal(value: Any, dtype: np.dtype) -> str:
         return str(bool(value)).lower()
     if dtype.kind != "f":
         return f"static_cast<{C_TYPES[dtype]}>({int(value)}ll)"
-    x = dtype.type(value)  # rounds: a constant, to nearest, as NumPy rounds it beside an array
+    x = dtype.type(value)  # rounds: a constant, to nearest, as NumPy rounds it where it meets an array
     if np.isnan(x):
         code = "__uint_as_float(0x7fffffffu)"
     elif np.isinf(x):
@@ -228,7 +213,7 @@ def _code(x: Any, dtype: np.dtype) -> str:
     if isinstance(x, Number):
         if dtype == _F16:
             raise NotTraced("a number in FP16")
-        return f"static_cast<{C_TYPES[dtype]}>({x.name})"  # rounds: a number of Python's, to nearest, beside an array
+        return f"static_cast<{C_TYPES[dtype]}>({x.name})"  # rounds: a number of Python's, to nearest
     return _literal(x, dtype)
 
 
@@ -321,8 +306,6 @@ _FUNCTIONS: dict[str, Callable] = {
     "clip": _clip,
     "full_like": _full_like,
     "zeros_like": lambda x, dtype=None: _full_like(x, 0, dtype),
-    "ones_like": lambda x, dtype=None: _full_like(x, 1, dtype),
-    "result_type": lambda *xs: np.result_type(*[getattr(x, "dtype", x) for x in xs]),
 }
 
 
@@ -338,10 +321,6 @@ class Symbols(Device):
     def select(self, mask: Any, x: Any) -> Any:
         """As `Device.select`."""
         return _where(mask, x, x.dtype.type(0))
-
-    def asarray(self, x: Any) -> Any:
-        """A symbol is on its device."""
-        return x
 
     def _refuse(self, *args: Any, **options: Any) -> Any:
         raise NotTraced("no function of one element")
