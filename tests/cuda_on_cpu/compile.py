@@ -268,6 +268,8 @@ class Program:
     def execute(self, launching: Launching, seed: int, lows: list[int], fenced: list[Fenced], shared: Fenced) -> None:
         """Run a launch on arrays that have been moved: number i begins at lows[i]."""
         boxes = [np.array(lows[v], np.uint64) if isinstance(v, int) else np.array(v) for v in launching.values]
+        for link in launching.by_value:
+            addresses(boxes[link.table]).flat[link.entry] = lows[link.target] + link.offset
         launch = _Launch(
             ctypes.cast(self.library[f"cuda_on_cpu_call_{launching.name}"], ctypes.c_void_p),
             (ctypes.c_void_p * len(boxes))(*(box.ctypes.data for box in boxes)),
@@ -301,6 +303,11 @@ def _three(n: int | tuple[int, ...]) -> tuple[int, int, int]:
     return int(x), int(y), int(z)
 
 
+def addresses(x: np.ndarray) -> np.ndarray:
+    """The addresses in a structure that a kernel takes by value (`Rows` of many.cuh), (rows, columns)."""
+    return x["row"]["at"][0]
+
+
 class _Link(NamedTuple):
     """An entry of a table of addresses: array number `table` holds at `entry` that of array `target`, plus `offset`."""
 
@@ -329,6 +336,7 @@ class Launching:
         self.arrays: list[np.ndarray] = []
         self.labels: list[str] = []  # of the arrays
         self.links: list[_Link] = []
+        self.by_value: list[_Link] = []  # their `table` is a number in `values`
         self._check_sizes()
         self._take(args)
         if resolve is not None:
@@ -355,6 +363,9 @@ class Launching:
             raise TypeError(f"kernel {self.name} takes {len(declared)} arguments, got {len(args)}")
         for a, x in zip(declared, args):
             null = isinstance(x, np.uint64) and x == 0
+            if isinstance(x, np.ndarray) and x.dtype.names:
+                self.values.append(x)
+                continue
             if not (a.pointer and null) and not (
                 isinstance(x, np.ndarray if a.pointer else np.generic) and x.dtype.name in a.dtypes
             ):
@@ -368,10 +379,9 @@ class Launching:
     def _follow(self, resolve: Callable[[int], np.ndarray | None]) -> None:
         """Add the arrays that tables of addresses point to."""
         numbers: dict[tuple[int, int], int] = {}
-        for table, x in enumerate(list(self.arrays)):
-            if x.dtype != np.uint64 or not x.flags.c_contiguous:
-                continue
-            for entry, address in enumerate(x.ravel().tolist()):
+
+        def follow(links: list[_Link], table: int, label: str, found: np.ndarray) -> None:
+            for entry, address in enumerate(found.ravel().tolist()):
                 target = resolve(address) if address else None
                 if target is None:
                     continue
@@ -379,8 +389,15 @@ class Launching:
                 if (low, high) not in numbers:
                     numbers[low, high] = len(self.arrays)
                     self.arrays.append(target)
-                    self.labels.append(f"{self.labels[table]}[{entry}]")
-                self.links.append(_Link(table, entry, numbers[low, high], address - low))
+                    self.labels.append(f"{label}[{entry}]")
+                links.append(_Link(table, entry, numbers[low, high], address - low))
+
+        for table, x in enumerate(list(self.arrays)):
+            if x.dtype == np.uint64 and x.flags.c_contiguous:
+                follow(self.links, table, self.labels[table], x)
+        for table, x in enumerate(self.values):
+            if isinstance(x, np.ndarray):
+                follow(self.by_value, table, "rows", addresses(x))
 
     def _check_restrict(self) -> None:
         arguments = {v: p for v, p in zip(self.values, self.program.parameters[self.name]) if isinstance(v, int)}

@@ -53,6 +53,7 @@ unsigned char* dynamic_shared();
 
 #define __global__
 #define __device__
+#define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)  // compile.py reads it
@@ -230,6 +231,7 @@ inline half round_to_half(float x) {
 
 // ------------------------------------------------------------------------------------------- barriers, warp functions
 
+inline void __threadfence() {}  // memory has one order here
 inline void __syncthreads(CUDA_ON_CPU_HERE) { cuda_on_cpu::block_barrier(file, line); }
 inline void __syncwarp(unsigned mask = 0xffffffffu, CUDA_ON_CPU_HERE) { cuda_on_cpu::warp_barrier(mask, file, line); }
 

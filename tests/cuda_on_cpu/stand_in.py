@@ -18,7 +18,7 @@ import types
 import numpy as np
 
 from . import array, cublas, device
-from .compile import Program
+from .compile import Program, addresses
 from .device import foreign, launched, no_synchronisation, synchronisations
 
 __all__ = ["foreign", "install_modules", "launched", "no_synchronisation", "synchronisations"]
@@ -83,13 +83,17 @@ class Function:
                 f"CUDA_ERROR_INVALID_VALUE: {self.name} with {math.prod(block)} threads and {shared_mem} bytes of "
                 "shared memory"
             )
+        tables = [x for x in args if isinstance(x, np.ndarray) and x.size == 1 and x.dtype.names]
         for x in args:
-            if not isinstance(x, (array.ndarray, np.generic)):
+            if not isinstance(x, (array.ndarray, np.generic)) and not any(x is table for table in tables):
                 raise TypeError(
                     f"{self.name}: the stand-in takes arrays of the device and NumPy scalars, got {type(x)}"
                 )
         memories = [x.data.mem for x in args if isinstance(x, array.ndarray)]
-        values = [x._a if isinstance(x, array.ndarray) else x for x in args]
+        memories += [
+            mem for x in tables for address in addresses(x).ravel().tolist() for mem in device.memory_at(address)
+        ]
+        values = [x._a if isinstance(x, array.ndarray) else x.copy() if isinstance(x, np.ndarray) else x for x in args]
         program, name = self._module.compile(), self.name
         device.perform(
             lambda: program.launch(name, grid, block, values, shared_mem, _resolve), memories, stream, True, name

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from cuda_on_cpu import KernelError
 from job import Job, same
 from oracle import rng
 from tinymp import nn, ops, optim
-from tinymp.backend import gpu
 from tinymp.gpu import checks, cublas, recording
 from tinymp.parallel.nccl import NCCLGroup
 
@@ -42,18 +40,6 @@ def test_replays_are_the_steps_bit_for_bit(rule):
     assert captured.scaler.history == plain.scaler.history == [
         (2, 2.0**11, "3 iterations without overflow"), (5, 2.0**12, "3 iterations without overflow")
     ]  # fmt: skip
-
-
-def test_tables_do_not_lie_where_the_graph_writes(monkeypatch, request):
-    """As on an H200: a kernel finds activations of its own step in a table that came from the graph's pool."""
-    if request.config.getoption("--backend") == "gpu":
-        pytest.skip("plants a fault that ends the process on a real GPU")
-    monkeypatch.setattr(recording, "lasting", lambda shape, dtype: gpu.xp.empty(shape, dtype))
-    job = Job()
-    step = mp.capture(job.step, warmup=1)
-    step(*job.batch())
-    with pytest.raises(KernelError, match="rescale"):
-        step(*job.batch())[0].item()
 
 
 def test_it_trains_like_the_cpu():
@@ -284,7 +270,7 @@ def test_a_flag_that_changes_ends_the_graph():
     for i in range(4):
         for j in (job, plain):
             j.optimizer.param_groups[0]["nesterov"] = i > 2
-        with pytest.warns(RuntimeWarning, match="an option of SGD that is True or False") if i > 2 else nullcontext():
+        with pytest.warns(RuntimeWarning, match="an option of SGD has changed") if i > 2 else nullcontext():
             step(*job.batch(i))
         plain.step(*plain.batch(i))
     same(plain.state(), job.state())

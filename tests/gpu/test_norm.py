@@ -177,7 +177,8 @@ def test_a_training_step_of_batch_norm_is_a_few_launches(gpu):
     before = len(launches())
     model(x)
     statistics.settle(gpu.xp.zeros((), bool), list(model.parameters()))
-    assert launches()[before:] == ["copy_all", "batch_norm_forward_columns"] * 2 + ["copy_all"]
+    short = [name.removesuffix(name[-17:]) if name.startswith("copy_all") else name for name in launches()[before:]]
+    assert short == ["copy_all", "batch_norm_forward_columns"] * 2 + ["copy_all"]
     assert [m.num_batches_tracked.item() for m in model] == [1, 1]
     model(x)
     statistics.settle(gpu.xp.ones((), bool), list(model.parameters()))

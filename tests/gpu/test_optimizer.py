@@ -1,18 +1,22 @@
-"""The optimizer's work on the device, in one launch, against the definitions on the CPU over several steps.
+"""An optimizer's step on the device, in one launch, against the definitions: on the device operation by operation, and
+on the CPU over several steps.
 
-Both compute in FP32; a GPU may fuse a product and a sum. After n steps masters differ by a few roundings of each step:
-|difference| <= 8 n u (|w| + the size of the updates) with u = 2^-24; working copies by one more rounding to FP16.
+On the device the bits are equal. A GPU's functions are not the CPU's: after n steps masters differ by a few roundings
+of each step: |difference| <= 8 n u (|w| + the size of the updates) with u = 2^-24; working copies by one more rounding
+to FP16.
 """
+
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import tinymp as mp
 from gpu.both_ways import launches, on_device
-from tinymp import optim
-from tinymp.gpu import optimizer as multi_tensor
-from tinymp.gpu import tables
-from tinymp.gpu.recording import record
+from tinymp import fast_path, optim
+from tinymp.gpu import many as many_arrays
+from tinymp.gpu.scaler import NONE, DeviceScale, _checking
 
 pytestmark = [pytest.mark.usefixtures("gpu"), pytest.mark.cpu]  # the definitions run on the CPU
 
@@ -32,38 +36,53 @@ def number(x, dtype="float32"):
 # ------------------------------------------------------------------------------------------- looking at the gradients
 
 
+def check(grads, found, scale=None, unscale=False):
+    """The gradients without their scale, as `DeviceSide.check` and `unscale` find them."""
+    import cupy
+
+    from tinymp.gpu.layout import contiguous
+
+    grads = [None if g is None else contiguous(cupy, g) for g in grads]
+    results = [None if g is None else cupy.empty(g.shape, np.result_type(g.dtype, np.float32)) for g in grads]
+    for dtype in {g.dtype for g in grads if g is not None}:
+        both = [[g, y] if unscale else [g] for g, y in zip(grads, results)]
+        rows = [row if g is not None and g.dtype == dtype else None for g, row in zip(grads, both)]
+        many = _checking(dtype, "" if scale is None else "const float*", unscale)
+        many.launch(cupy, rows, found, np.int32(0), *([] if scale is None else [scale]))
+    return results
+
+
 def test_the_first_gradient_that_is_not_finite_is_found():
-    found = number(multi_tensor.NONE, "int32")
-    grads = [random(s, i, "float16" if i % 2 else "float32") for i, s in enumerate(SHAPES)]
-    multi_tensor.check([on_device(g) for g in grads], found)
-    assert found.get() == multi_tensor.NONE
+    found = number(NONE, "int32")
+    grads = [random(s, i, ("float16", "float32", "float64")[i % 3]) for i, s in enumerate(SHAPES)]
+    check([on_device(g) for g in grads], found)
+    assert found.get() == NONE
     for place, element, value in ((5, 8199, np.nan), (4, 2048, np.inf), (1, 20, -np.inf), (0, 0, np.nan)):
         grads[place].reshape(-1)[element] = value
-        found[...] = multi_tensor.NONE
-        multi_tensor.check([None, *map(on_device, grads)], found)
+        found[...] = NONE
+        check([None, *map(on_device, grads)], found)
         assert found.get() == place + 1
 
 
 def test_found_is_only_ever_lowered():
     found = number(0, "int32")
-    multi_tensor.check([on_device(random(3, 0)), on_device(np.full(3, np.nan, np.float32))], found)
+    check([on_device(random(3, 0)), on_device(np.full(3, np.nan, np.float32))], found)
     assert found.get() == 0
 
 
 def test_nothing_to_look_at():
-    found = number(multi_tensor.NONE, "int32")
-    multi_tensor.check([], found)
-    multi_tensor.check([None, on_device(np.empty((0, 3), np.float16))], found)
-    assert found.get() == multi_tensor.NONE
+    found = number(NONE, "int32")
+    check([], found)
+    check([None, on_device(np.empty((0, 3), np.float16))], found)
+    assert found.get() == NONE
 
 
 @pytest.mark.parametrize("scale", [1.0, 1024.0, 3.0, None])
 def test_unscale_divides_in_fp32(scale):
     grads = [random(s, i, "float16" if i % 2 else "float32") for i, s in enumerate(SHAPES)]
     grads[4][7] = np.inf
-    found = number(multi_tensor.NONE, "int32")
-    device = None if scale is None else number(scale)
-    results = multi_tensor.unscale([*map(on_device, grads), None], device, found)
+    found = number(NONE, "int32")
+    results = check([*map(on_device, grads), None], found, None if scale is None else number(scale), unscale=True)
     assert found.get() == 4
     assert results.pop() is None
     for g, y in zip(grads, results, strict=True):
@@ -81,11 +100,10 @@ def test_gradients_in_any_layout():
     spread = cupy.broadcast_to(on_device(x[:1]), (40, 16))
     grads = [unaligned, every_other, transposed, spread]
     host = [random(1 + 2100, 1, "float16")[1:], x[:, ::2], x.T, np.broadcast_to(x[:1], (40, 16))]
-    for y, g in zip(multi_tensor.unscale(grads, number(2.0)), host, strict=True):
+    found = number(NONE, "int32")
+    for y, g in zip(check(grads, found, number(2.0), unscale=True), host, strict=True):
         np.testing.assert_array_equal(y.get(), g.astype(np.float32) / 2)
-    found = number(multi_tensor.NONE, "int32")
-    multi_tensor.check(grads, found)
-    assert found.get() == multi_tensor.NONE
+    assert found.get() == NONE
 
 
 # --------------------------------------------------------------------------------------------------- the update rules
@@ -103,13 +121,17 @@ class Device:
         self.optimizer.param_groups[0]["lr"] = self.twin.param_groups[0]["lr"]
         for p, g in zip(self.params, grads, strict=True):
             p.grad_array, p.grad_scale = g, scale
-        assert multi_tensor._step(self.optimizer, self.optimizer.ready(True), skip) == []
+        self.optimizer.finish(self.optimizer.ready(True), skip)
 
     def state(self, p):
-        return {name: x.get() for name, x in self.optimizer.state[p].items()}
+        return {name: x.get() if hasattr(x, "get") else x for name, x in self.optimizer.state[p].items()}
 
     def arrays(self):
-        return [x.copy() for p in self.params for x in (p.master.get(), p.array.get(), *self.state(p).values())]
+        return [
+            x.copy()
+            for p in self.params
+            for x in (p.master.get(), p.array.get(), *map(np.asarray, self.state(p).values()))
+        ]
 
 
 RULES = [
@@ -122,9 +144,50 @@ RULES = [
     (optim.Adam, {"lr": 0.01}),
     (optim.Adam, {"lr": 0.01, "weight_decay": 0.1, "amsgrad": True}),
     (optim.AdamW, {"lr": 0.01, "betas": (0.8, 0.99), "weight_decay": 0.1, "maximize": True}),
+    (optim.RMSprop, {"lr": 0.01}),
+    (optim.RMSprop, {"lr": 0.01, "momentum": 0.9, "centered": True, "weight_decay": 0.1}),
+    (optim.Adadelta, {"lr": 1.0, "weight_decay": 0.1}),
+    (optim.Adamax, {"lr": 0.01, "weight_decay": 0.1}),
+    (optim.NAdam, {"lr": 0.01, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    (optim.RAdam, {"lr": 0.01, "weight_decay": 0.1}),
+    (optim.RAdam, {"lr": 0.01, "betas": (0.9, 0.5)}),
 ]
+NOT_TRACED = {optim.NAdam}  # its product over all steps so far is a loop
+STATE = replace(mp.MIXED, name="FP16_STATE", state="float16")
 POLICIES = [mp.FP32, mp.MIXED, mp.NO_MASTER]
 SKIPPED, STEPS = 2, 5  # which of how many steps is skipped
+
+
+@contextmanager
+def operation_by_operation():
+    fast_path.off.add("apply")
+    try:
+        yield
+    finally:
+        fast_path.off.remove("apply")
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, STATE, mp.STOCHASTIC_ROUNDING], ids=lambda p: p.name)
+@pytest.mark.parametrize(("kind", "options"), RULES)
+def test_a_rule_has_the_bits_of_its_definition(kind, options, policy):
+    """On the device, operation by operation; with a step that is skipped, several loss scales, and an lr that was 0."""
+    params = [policy.cast(mp.nn.Parameter(random(s, i))) for i, s in enumerate(SHAPES) if 0 not in s]
+    found, scale = [], DeviceScale(on_device(np.array(64.0, "float32")))
+    for way in (nullcontext, operation_by_operation):
+        device = Device(kind(params, **options), params)
+        mp.manual_seed(0)
+        before = len(launches() or ())
+        for t in range(STEPS):
+            device.twin.param_groups[0]["lr"] = options["lr"] * t
+            grads = [on_device((random(p.shape, 10 * t + i) * 64).astype(p.dtype)) for i, p in enumerate(params)]
+            with way():
+                device.step(grads, (scale, 1, 64.0)[t % 3], on_device(np.array([t == SKIPPED])))
+        if launches() is not None:
+            ours = [name for name in launches()[before:] if name.startswith(kind.__name__.lower())]
+            assert len(ours) == (STEPS if way is nullcontext and kind not in NOT_TRACED else 0)
+        found.append(device.arrays())
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
@@ -191,28 +254,6 @@ def test_an_observer_hears_each_update_and_changes_no_bit(kind, options, policy)
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(("kind", "option"), [(optim.SGD, "momentum"), (optim.Adam, "amsgrad"), (optim.Adagrad, "eps")])
-def test_an_option_that_is_renamed_is_an_error(kind, option, monkeypatch):
-    """The kernel takes options by their names: under another one none takes its place."""
-    p = mp.nn.Parameter(mp.Tensor(on_device(random(3, 0))))
-    optimizer = kind([p])
-    group = optimizer.param_groups[0]
-    group["renamed"] = group.pop(option)
-    monkeypatch.setattr(kind, "check_options", lambda *_: None)
-    monkeypatch.setattr(kind, "initial", lambda *_: {})
-    p.grad = mp.Tensor(on_device(random(3, 1)))
-    with pytest.raises(TypeError, match=rf"{kind.__name__} and the kernel \w+ differ in the names \['{option}'\]"):
-        optimizer.step()
-
-
-def test_a_state_that_is_renamed_is_an_error(monkeypatch):
-    p = mp.nn.Parameter(mp.Tensor(on_device(random(3, 0))))
-    monkeypatch.setattr(optim.Adam, "initial", lambda *_: {"first": 0.0, "exp_avg_sq": 0.0})
-    p.grad = mp.Tensor(on_device(random(3, 1)))
-    with pytest.raises(TypeError, match=r"Adam and the kernel adam differ in the names \['first'\]"):
-        optim.Adam([p]).step()
-
-
 def test_one_launch_per_dtype_of_gradients():
     params = [mp.MIXED.cast(mp.nn.Parameter(random(s, i))) for i, s in enumerate(SHAPES)]
     optimizer = optim.Adam(params)
@@ -221,7 +262,7 @@ def test_one_launch_per_dtype_of_gradients():
     grads = [on_device(random(p.shape, i, "float16" if i % 2 else "float32")) for i, p in enumerate(params)]
     device.step(grads)
     if launches() is not None:
-        assert launches()[before:] == ["adam_begin", "adam"] * 2
+        assert [name.partition("_")[0] for name in launches()[before:]] == ["adam"] * 2
     for p, g in zip(params, grads, strict=True):
         p.grad = g.get()
     optimizer.step()
@@ -267,43 +308,81 @@ def test_stochastic_rounding_of_the_working_copies(n):
                 assert not np.array_equal(draws[i], draws[j])
 
 
-# -------------------------------------------------------------------------------------------------- tables and refusals
+# ---------------------------------------------------------------------------------------------- what is left, refusals
 
 
-def test_a_table_is_uploaded_once(monkeypatch):
-    uploads = []
-    original = tables._upload
-    monkeypatch.setattr(tables, "_upload", lambda *args: (uploads.append(args), original(*args)))
-    grads = [on_device(random(20, i)) for i in range(3)]
-    found = number(multi_tensor.NONE, "int32")
-    multi_tensor.check(grads, found)
-    first = len(uploads)
-    multi_tensor.check(grads, found)
-    assert len(uploads) == first
-    multi_tensor.check([on_device(random(20, 9)), *grads[1:]], found)
-    assert len(uploads) == first + 1  # the addresses; sizes and chunks are as before
+class Branching(optim.SGD):
+    """No function of single elements, or not of these alone."""
+
+    factor = 1.0
+
+    def update(self, w, g, state, group):
+        if state["step"] % 2:
+            g = g / (g * g).sum() ** 0.5
+        return w - self.factor * group["lr"] * g
 
 
-def test_old_tables_are_given_back(monkeypatch):
-    monkeypatch.setattr(tables, "_MOST_RECENT", 4)
-    grads = [on_device(random(20, i)) for i in range(10)]
-    found = number(multi_tensor.NONE, "int32")
-    for _ in range(2):
-        for g in grads:
-            multi_tensor.check([g], found)
-    assert len(tables._recent) == 4 and found.get() == multi_tensor.NONE
+class Counting(optim.SGD):
+    """It keeps a number of its own."""
+
+    seen = 0
+
+    def update(self, w, g, state, group):
+        self.seen += 1
+        return super().update(w, g, state, group)
 
 
-def test_while_a_graph_is_captured_tables_arrive_afterwards():
-    data = np.arange(2**40, 2**40 + 6)
-    with record() as recording:
-        table = tables.on_device(data.tobytes(), "int64", 3)
-    assert any(kept is table for kept in recording.kept)
-    assert tables.on_device(data.tobytes(), "int64", 3) is not table  # if the capture fails, it never arrives
-    for work in recording.after:
-        work()
-    np.testing.assert_array_equal(table.get(), data.reshape(2, 3))
-    assert tables.on_device(data.tobytes(), "int64", 3) is table
+@pytest.mark.parametrize("kind", [Branching, Counting])
+def test_a_rule_that_cannot_be_traced_runs_as_it_is(kind):
+    params = [mp.MIXED.cast(mp.nn.Parameter(random(s, i))) for i, s in enumerate([(7, 3), (8,)])]
+    optimizer = kind(params, lr=0.1)
+    device = Device(optimizer, params)
+    for t in range(3):
+        grads = [random(p.shape, 10 * t + i).astype(p.dtype) for i, p in enumerate(params)]
+        for p, g in zip(params, grads):
+            p.grad = g
+        optimizer.step()
+        device.step([on_device(g) for g in grads], skip=on_device(np.array([False])))
+    for p, twin in zip(params, device.params):
+        np.testing.assert_allclose(twin.master.get(), p.master, rtol=1e-6)
+    assert getattr(device.optimizer, "seen", 0) == (6 if kind is Counting else 0)
+
+
+def test_an_option_that_is_no_longer_0_is_followed():
+    """Whether there is a weight decay decides what is computed."""
+    p = mp.nn.Parameter(random(50, 0))
+    optimizer = optim.SGD([p], lr=0.1)
+    device = Device(optimizer, [p])
+    for decay, momentum in ((0.0, 0.0), (0.5, 0.0), (0.5, 0.9), (0.5, 0.9), (0.0, 0.9)):
+        for one in (optimizer, device.optimizer):
+            one.param_groups[0].update(weight_decay=decay, momentum=momentum, dampening=0.25)
+        g = random(50, 1)
+        p.grad = g
+        optimizer.step()
+        device.step([on_device(g)])
+        np.testing.assert_allclose(device.params[0].master.get(), p.master, rtol=1e-5, atol=1e-6)
+
+
+def test_more_parameters_than_a_launch_has_room_for(monkeypatch):
+    import cupy
+
+    for version in ("runtimeGetVersion", "driverGetVersion"):
+        monkeypatch.setattr(cupy.cuda.runtime, version, lambda: 12_000)
+    many_arrays._most.cache_clear()
+    try:
+        most = many_arrays._most(cupy, 5)  # gradient, weight, two states, step
+        assert most * 56 < 4096 - 64
+        params = [mp.nn.Parameter(random(3, i)) for i in range(2 * most + 1)]
+        device = Device(optim.Adam(params), params)
+        before, start = [p.master.get() for p in device.params], len(launches() or ())
+        device.step([on_device(np.ones(3, "float32")) for _ in params])
+        if launches() is not None:
+            assert len(launches()[start:]) == 3
+        for p, was in zip(device.params, before, strict=True):
+            np.testing.assert_allclose(p.master.get(), was - 1e-3, atol=1e-6)
+            assert device.state(p)["step"] == 1
+    finally:
+        many_arrays._most.cache_clear()
 
 
 def test_nothing_waits_for_the_device():
@@ -314,11 +393,11 @@ def test_nothing_waits_for_the_device():
     params = [mp.STOCHASTIC_ROUNDING.cast(mp.nn.Parameter(random(s, i))) for i, s in enumerate(SHAPES)]
     adam = Device(optim.Adam(params), params)
     grads = [on_device(random(s, i, "float16")) for i, s in enumerate(SHAPES)]
-    found, scale, skip = number(multi_tensor.NONE, "int32"), number(8.0), on_device(np.zeros(1, bool))
+    found, scale, skip = number(NONE, "int32"), number(8.0), on_device(np.zeros(1, bool))
     adam.step(grads, skip=skip)
     with device.no_synchronisation():
-        multi_tensor.check(grads, found)
-        adam.step(multi_tensor.unscale(grads, scale), skip=skip)
+        check(grads, found)
+        adam.step(check(grads, found, scale, unscale=True), skip=skip)
 
 
 def test_uploads_do_not_wait_for_the_device():
@@ -326,32 +405,23 @@ def test_uploads_do_not_wait_for_the_device():
         pytest.skip("a real GPU does not tell what waits for it")
     from cuda_on_cpu import device
 
-    data = [np.arange(2**41 + i, 2**41 + i + 6) for i in range(3)]
     model = mp.MIXED.cast(mp.nn.Linear(3, 2)).to("gpu")
     optimizer = optim.SGD(model.parameters(), lr=0.5)
     with device.no_synchronisation():
-        made = [
-            tables.on_device(x.tobytes(), "int64", 3) for x in data
-        ]  # each one is under way when the next one starts
         for p in model.parameters():
             p.grad = p.array * 0 + 1
         before = [p.master.copy() for p in model.parameters()]
         optimizer.step()
         optimizer.param_groups[0]["lr"] = 0.25
         optimizer.step()
-    for table, x in zip(made, data):
-        np.testing.assert_array_equal(table.get(), x.reshape(2, 3))
     for p, was in zip(model.parameters(), before):
         np.testing.assert_allclose(p.master.get(), was.get() - 0.75, rtol=1e-6)
 
 
 def test_arrays_that_kernels_cannot_walk():
-    one, params = number(0, "int32"), [mp.nn.Parameter(random((4, 6), 0))]
-    with pytest.raises(TypeError, match="expected gradients in FP16 or FP32, got float64"):
-        multi_tensor.check([on_device(np.zeros(3))], one)
+    params = [mp.nn.Parameter(random((4, 6), 0))]
     device = Device(optim.SGD(params, momentum=0.5), params)
     device.step([on_device(random((4, 6), 1))])
-    for wrong in (random((4, 6), 0, "float16"), random(6, 0), random((6, 4), 0).T):
-        device.optimizer.state[device.params[0]]["momentum_buffer"] = on_device(wrong)
-        with pytest.raises(TypeError, match=r"sgd: expected a C-contiguous float32 of size 24 in list 4, got"):
-            device.step([on_device(random((4, 6), 1))])
+    device.optimizer.state[device.params[0]]["momentum_buffer"] = on_device(random(6, 0))
+    with pytest.raises(TypeError, match=r"state momentum_buffer: expected a C-contiguous float32 of size 24, got"):
+        device.step([on_device(random((4, 6), 1))])

@@ -15,7 +15,7 @@ import pytest
 import tinymp as mp
 from cuda_on_cpu import KernelError, device
 from job import Job, same
-from tinymp.gpu import recording, tables
+from tinymp.gpu import recording
 from tinymp.gpu.capture import Captured
 from tinymp.parallel import nccl
 
@@ -85,15 +85,14 @@ def one_graph_on_two_streams():
 
 
 def uploads():
-    """Tables that go up while earlier work waits, from memory that is used again at once."""
+    """Numbers that go up while earlier work waits, from memory that is used again at once."""
     import cupy
 
     found = {}
     for i in range(6):
-        x = [cupy.full(5, i * 10.0 + j, "float32") for j in range(3)]
-        y = [cupy.empty(5, "float32") for _ in x]
-        mp.backend.gpu.copy_all(x, y)
-        found |= {f"{i}.{j}": part for j, part in enumerate(y)}
+        y = found[f"{i}"] = cupy.empty(5, "float32")
+        recording.upload(np.full(5, i * 10.0, "float32"), y)
+        y += 1
     return {name: part.get() for name, part in found.items()}
 
 
@@ -110,15 +109,6 @@ def callbacks():
         mp.synchronize()
         callback.poll()
     return {"in order": seen == sorted(seen) and all(n == [n[0]] * 3 for n in seen), "last": seen[-1] == [8] * 3}
-
-
-def forgotten_tables():
-    """A graph whose tables nobody else remembers, between steps that make others."""
-    before, tables._MOST_RECENT = tables._MOST_RECENT, 1
-    try:
-        return captured()
-    finally:
-        tables._MOST_RECENT = before
 
 
 class Doubling:
@@ -182,8 +172,8 @@ def expected(program, monkeypatch):
     return _expected[program]
 
 
-SEEDS = {captured: [None, 1], forgotten_tables: [None, 0]}  # which are slow, and almost the same
-PROGRAMS = [eager, captured, forgotten_tables, one_graph_on_two_streams, uploads, callbacks, exchanged]
+SEEDS = {captured: [None, 1]}  # which is slow
+PROGRAMS = [eager, captured, one_graph_on_two_streams, uploads, callbacks, exchanged]
 
 
 @pytest.mark.parametrize(
@@ -216,8 +206,6 @@ def planted(monkeypatch, owner, name, old, new):
         (uploads, recording, "_hold", "event.record()", "pass"),
         # a callback that is called before the copy is there
         (callbacks, recording.AsyncCallback, "poll", "if self._sent and not self._event.done:", "if False:"),
-        # a table that a graph reads, and that goes back to the pool
-        (forgotten_tables, recording, "keep", "_here.recording.kept.append(x)", "pass"),
         # a graph that does not wait for the one before, or is started elsewhere, or waits for the wrong stream
         (one_graph_on_two_streams, Captured, "__call__", "stream.wait_event(self._place.idle)", "pass"),
         (captured, Captured, "__call__", "self._graph.launch()", "self._graph.launch(self._place.stream)"),

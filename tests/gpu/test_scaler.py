@@ -9,9 +9,9 @@ import tinymp as mp
 from oracle import rng
 from tinymp import nn, optim
 from tinymp.fast_path import find
-from tinymp.gpu.optimizer import NONE
+from tinymp.gpu.scaler import NONE
 from tinymp.optim import StepResult
-from tinymp.optim.scaler import Iteration, Rule, Side
+from tinymp.optim.scaler import Iteration, Rule, Side, State
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
@@ -146,13 +146,25 @@ def test_the_kernel_follows_the_rule_state_by_state(rule):
         side.found[0] = 0 if overflow else NONE
         side.bad_loss[0] = bad_loss
         side.end(scaler, Iteration(), True, None)
-        new = state._replace(bad_losses=state.bad_losses + 1) if bad_loss else exact(state, overflow)
+        new = by_cases(exact, state, overflow, bad_loss)
+        assert tuple(exact(state, overflow, bad_loss)) == new
         changes += [(i, float(new.scale))] if new.scale != state.scale else []
         state = new
         assert (side.state, side.iteration) == (state, i + 1)
         seen.add(state.scale)
     assert [change[:2] for change in side.history] == changes
     assert (len(seen) > 2) is (rule.growth > 1 and rule.least < rule.most)
+
+
+def by_cases(rule, state, overflow, bad_loss):
+    """`Rule` once more, one case after another."""
+    if bad_loss:
+        return state._replace(bad_losses=state.bad_losses + 1)
+    if overflow:
+        return State(max(state.scale * rule.backoff, rule.least), 0, state.skips + 1)
+    if state.growth_tracker + 1 < rule.interval:
+        return State(state.scale, state.growth_tracker + 1)
+    return State(min(state.scale * rule.growth, rule.most))
 
 
 def test_saved_and_loaded():

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 SHARED, LOCAL = 1 << 62, 1 << 61  # where generic addresses of these spaces begin
+MOST_PARAMETER = 1 << 15  # bytes
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 GUARD = 64  # bytes between two variables of shared memory
 POISON = 0xFF  # what memory holds that nobody has written: as a float or a half nan
@@ -88,11 +89,21 @@ class Machine:
         self.committed = np.zeros(n, np.int64)  # groups of them, of each thread
         self.measure = measure
         self.counts: Counter = Counter()
-        self.parameters: dict[str, np.ndarray] = {}  # of the kernel, each as an array of one number
+        self.parameters: list[np.ndarray] = []  # of the kernel, each as an array of one number or structure
         self.constants: dict[str, bytes] = {}  # variables of the module
 
     def fail(self, text: str) -> None:
         raise PTXError(text)
+
+    def parameter_at(self, address: np.ndarray, next_: int, dtype: str, act: Any) -> np.ndarray:
+        """Numbers in one of the parameters, which lie MOST_PARAMETER bytes apart; or so many further on."""
+        if act is not None and address.size > 1:
+            address = np.where(act, address, address[act.argmax()])
+        number, offset = np.divmod(address.astype(np.int64), MOST_PARAMETER)
+        content = np.frombuffer(self.parameters[int(number.flat[0])].tobytes(), np.uint8)
+        size = np.dtype(dtype).itemsize
+        places = offset[:, None] + size * next_ + np.arange(size)
+        return np.ascontiguousarray(content[places]).view(dtype)[:, 0]
 
     def constant_at(self, name: str, offset: int, dtype: str) -> np.ndarray:
         """A number of a variable of the module."""

@@ -65,22 +65,24 @@ def stand_in(code: str, storage: str, architecture: str) -> str:
 
 def compiled(code: str, storage: str, architecture: str) -> Compiled:
     """A source for sm_80, say, with the assembler's words about every kernel; kept from the last time."""
-    on = (str(version(package(architecture))), storage, architecture, code)
+    options = [f"-DSTORAGE={storage}", f"-arch={architecture}", "-std=c++17"]
+    options += ["--ptxas-options=-v"] if architecture.startswith("sm_") else []
+    options += ["-ftz=true", "--device-as-default-execution-space"]  # what CuPy adds
+    options += ["--fmad=false"] if '#line 1 "generated"' in code else []  # elementwise.OPTIONS
+    on = (str(version(package(architecture))), *options, code)
 
     def make(path: pathlib.Path) -> None:
-        path.write_bytes(zlib.compress(json.dumps(_compiled(code, storage, architecture)).encode(), 1))
+        path.write_bytes(zlib.compress(json.dumps(_compiled(code, options, architecture)).encode(), 1))
 
     return Compiled(*json.loads(zlib.decompress(kept("nvrtc", on, make).read_bytes())))
 
 
-def _compiled(code: str, storage: str, architecture: str) -> Compiled:
+def _compiled(code: str, options: list[str], architecture: str) -> Compiled:
     nvrtc, program = library(package(architecture)), ctypes.c_void_p()
-    options = [b"-std=c++17", f"-DSTORAGE={storage}".encode(), f"-arch={architecture}".encode()]
-    options += [b"--ptxas-options=-v"] if architecture.startswith("sm_") else []
-    options += [b"-ftz=true", b"--device-as-default-execution-space"]  # what CuPy adds
+    given = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), code.encode(), b"kernels.cu", 0, None, None)
     try:
-        result = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+        result = nvrtc.nvrtcCompileProgram(program, len(options), given)
         log, ptx = (_text(nvrtc, program, what) for what in ("ProgramLog", "PTX"))
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))

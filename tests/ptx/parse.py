@@ -93,7 +93,7 @@ def parse(text: str) -> Module:
                 kernel.lines.append((number, line))
             elif m := re.match(r"\.visible \.entry ([\w$]+)\(", line):
                 kernel = module.kernels[m[1]] = Kernel(m[1])
-            elif m := re.fullmatch(r"\.param \.(\w+) ([\w$]+)", line):
+            elif m := re.fullmatch(r"\.param (?:\.align \d+ )?\.(\w+) ([\w$]+)(?:\[\d+\])?", line):
                 kernel.parameters[m[2]] = m[1]
             elif line.startswith((".maxntid", ".minnctapersm")):
                 pass

@@ -13,7 +13,7 @@ import pytest
 
 import cuda_on_cpu
 from cuda_on_cpu import compile, device, stand_in
-from cuda_on_cpu.compile import KernelError, Launching, declared_in
+from cuda_on_cpu.compile import KernelError, Launching, addresses, declared_in
 from cuda_on_cpu.memory import Fenced, bytes_at
 from gpu import both_ways
 from tinymp.gpu import kernels
@@ -94,7 +94,11 @@ class Program:
         if name not in self.translated:
             self.translated[name] = Translated(self.module, self.module.kernels[name])
         translated = self.translated[name]
-        values = [np.array([lows[v]], np.uint64) if isinstance(v, int) else np.array([v]) for v in launching.values]
+        values = [
+            np.array([lows[v]], np.uint64) if isinstance(v, int) else np.array(v).reshape(1) for v in launching.values
+        ]
+        for link in launching.by_value:
+            addresses(values[link.table]).flat[link.entry] = lows[link.target] + link.offset
         regions = [Region(f.address, f.address + f.size, bytes_at) for f in fenced if f.size]
         blocks = launching.grid[0] * launching.grid[1] * launching.grid[2]
         threads = launching.block[0] * launching.block[1] * launching.block[2]
@@ -104,7 +108,7 @@ class Program:
                 launching.grid, launching.block, first, min(at_once, blocks - first), regions,
                 translated.static_shared + launching.shared, translated.guards, translated.local_size, self.measure,
             )  # fmt: skip
-            machine.parameters = dict(zip(translated.kernel.parameters, values, strict=True))
+            machine.parameters = values
             machine.constants = {v.name: v.content for v in self.module.constants}
             with np.errstate(all="ignore"):
                 try:

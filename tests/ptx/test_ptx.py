@@ -34,10 +34,10 @@ def _compilers():
 # What tinymp never launches with one of the storages, and why
 NEVER = {
     "half": {
-        "cast_stochastic", "draw_uniform", "end_iteration",  # whose arguments have the same types under both
+        "cast_stochastic", "draw_uniform",  # whose arguments have the same types under both
         "add_rows", "columns_to_images",  # which add FP32
     },
-    "float": {"copy_all"},  # likewise as half; FP16 alone
+    "float": set(),
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from . import operations
-from .machine import GUARD, LOCAL, SHARED, PTXError
+from .machine import GUARD, LOCAL, MOST_PARAMETER, SHARED, PTXError
 from .parse import SIZES, Instruction, Kernel, Module, constant
 
 DTYPES = {
@@ -117,6 +117,8 @@ def _layout(module: Module, kernel: Kernel) -> tuple[dict[str, tuple[str, int]],
         at = -(-at // v.align) * v.align
         symbols[v.name] = "local", at
         at += v.length
+    for number, name in enumerate(kernel.parameters):
+        symbols[name] = "param", number * MOST_PARAMETER
     return symbols, guards, size, at
 
 
@@ -256,8 +258,11 @@ def _write(w: _Writer, i: Instruction) -> None:
     kind = types[-1] if types else ""
     rounding = next((t for t in i.op if t in ROUNDINGS), "")
     if op == "ld" and "param" in i.op:
-        name = o[1].strip("[]")
-        w.assign(o[0], f"M.parameters[{name!r}].view({DTYPES[kind]!r})[:1]", kind)
+        at, _ = w.address(o[1])
+        for j, register in enumerate(_parts(o[0])):
+            w.assign(register, f"M.parameter_at({at}, {j}, {DTYPES[kind]!r}, act)", kind)
+    elif op == "membar":  # memory has one order here
+        pass
     elif op in ("ld", "st"):
         _memory(w, i, kind)
     elif op == "mov":

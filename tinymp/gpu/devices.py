@@ -8,7 +8,7 @@ import numpy as np
 
 from ..backend.devices import Array, Device
 from ..fast_path import fast_path
-from . import checks, elementwise, philox, row_sums, tables  # noqa: F401 (they register what they do)
+from . import checks, elementwise, many, philox, row_sums  # noqa: F401 (they register what they do)
 
 
 @fast_path(Device.concatenate)

@@ -14,6 +14,7 @@ While an observer listens, the definition itself runs and tells what it rounds: 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
@@ -116,8 +117,8 @@ def kernel(xp: Any, code: str) -> Any:
 
 
 def name_of(code: str) -> str:
-    """The kernel's name, by its text: no two share one."""
-    return "map_" + code.partition("map_")[2].partition("(")[0]
+    """The kernel's name. It ends in a hash of its text: no two share one."""
+    return re.findall(r"\) (\w+)\(", code)[0]
 
 
 # ----------------------------------------------------------------------------------------------- what is to be computed
@@ -249,33 +250,41 @@ def _text(
 ) -> str:  # fmt: skip
     """The kernel in CUDA C: `each_pack` of elements.cuh walks, and calls what is written here for a few neighbours."""
     types = {i: C_TYPES[x.dtype] for i, x in arrays.items()}
-    results = [(j, C_TYPES[y.dtype], y.name) for j, y in enumerate(outputs)]
-    parameters = [f"const {kind}* x{i}" for i, kind in types.items()] + [f"{kind}* y{j}" for j, kind, _ in results]
+    results = [(f"y{j}", C_TYPES[y.dtype], y.name) for j, y in enumerate(outputs)]
+    parameters = [f"const {kind}* x{i}" for i, kind in types.items()] + [f"{kind}* {y}" for y, kind, _ in results]
     parameters += ["long long n"] + [f"long long l{a}" for a in range(1, rank) if strided]
     parameters += [f"long long p{i}_{a}" for i in strided for a in range(rank)]
     parameters += [f"{kind} n{i}" for i, kind, _ in numbers]
     begin = [f"const {types[i]} a{i} = *x{i};" for i in sorted(one)] + trace.numbers
-    loads, elements = [], []
+    place, loads = [], {i: f"few(width, x{i} + i)" for i in sorted(flat)}
     if strided:  # the place along each axis, the last one first
-        loads.append("long long rest = i;")
-        loads += [f"const long long q{a} = rest % l{a}; rest /= l{a};" for a in range(rank - 1, 0, -1)]
-        loads.append("const long long q0 = rest;")
-    for i in sorted(flat):
-        loads.append(f"const auto f{i} = few(width, x{i} + i);")
-        elements.append(f"const {types[i]} a{i} = f{i}.at[k];")
+        place.append("long long rest = i;")
+        place += [f"const long long q{a} = rest % l{a}; rest /= l{a};" for a in range(rank - 1, 0, -1)]
+        place.append("const long long q0 = rest;")
     for i in strided:
-        place = " + ".join(f"q{a} * p{i}_{a}" for a in range(rank))
-        loads.append(f"const auto f{i} = few_at(width, x{i}, {place}, p{i}_{rank - 1});")
-        elements.append(f"const {types[i]} a{i} = f{i}.at[k];")
-    loads += [f"Few<{kind}, width.length> r{j};" for j, kind, _ in results]
-    elements += trace.lines + [f"r{j}.at[k] = {name};" for j, _, name in results]
-    writes = [f"put(y{j} + i, r{j});" for j, _, _ in results]
-    inner = [*loads, "#pragma unroll", "for (int k = 0; k < width.length; k++) {", *_indented(elements), "}", *writes]
-    body = [*begin, f"each_pack<{pack}>(n, [&](auto width, long long i) {{", *_indented(inner), "});"]
-    text = "\n".join(["(" + ", ".join(parameters) + ") {", *_indented(body), "}\n"])
+        at = " + ".join(f"q{a} * p{i}_{a}" for a in range(rank))
+        loads[i] = f"few_at(width, x{i}, {at}, p{i}_{rank - 1})"
+    inner = [*place, *neighbours(loads, types, trace.lines, results)]
+    body = [*begin, f"each_pack<{pack}>(n, [&](auto width, long long i) {{", *indented(inner), "});"]
+    text = "\n".join(["(" + ", ".join(parameters) + ") {", *indented(body), "}\n"])
     name = "map_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     return f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}{text}'
 
 
-def _indented(lines: list[str]) -> list[str]:
+def neighbours(loads: dict[int, str], types: dict[int, str], lines: list[str], results: list) -> list[str]:
+    """C that loads the neighbours from i on, computes each and stores the results, as (pointer, type, variable)."""
+    return [
+        *[f"const auto f{i} = {load};" for i, load in loads.items()],
+        *[f"Few<{kind}, width.length> r{j};" for j, (_, kind, _) in enumerate(results)],
+        "#pragma unroll",
+        "for (int k = 0; k < width.length; k++) {",
+        *indented([f"const {types[i]} a{i} = f{i}.at[k];" for i in loads]),
+        *indented(lines),
+        *indented([f"r{j}.at[k] = {name};" for j, (_, _, name) in enumerate(results)]),
+        "}",
+        *[f"put({to} + i, r{j});" for j, (to, _, _) in enumerate(results)],
+    ]
+
+
+def indented(lines: list[str]) -> list[str]:
     return [f"    {line}" for line in lines]

@@ -45,6 +45,7 @@ TYPES = {
         "signed char": "int8",
         "unsigned char": "uint8 bool",
         "bool": "bool",
+        "Many": "",  # many.cuh
     }.items()
 }
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.M)
@@ -77,7 +78,8 @@ def source(path: pathlib.Path) -> str:
 
 def with_headers(code: str) -> str:
     """The whole translation unit of a generated kernel."""
-    return f'{joined([*HEADERS, HERE / "elements.cuh"])}\n#line 1 "generated"\n{code}'
+    included = [HERE / name for name in _INCLUDE.findall(code)]
+    return f'{joined([*HEADERS, HERE / "elements.cuh", *included])}\n#line 1 "generated"\n{_INCLUDE.sub("", code)}'
 
 
 @functools.cache
@@ -101,7 +103,7 @@ def alone(code: str, name: str) -> str:
 
 
 def _argument(declaration: str, own: dict[str, str]) -> Argument:
-    words = re.findall(r"\w+|\*", re.sub(r"\b(const|__restrict__|volatile)\b", " ", declaration))
+    words = re.findall(r"\w+|\*", re.sub(r"\b(const|__restrict__|__grid_constant__|volatile)\b", " ", declaration))
     name, pointer = words[-1], "*" in words
     kind = " ".join(w for w in words[:-1] if w != "*")
     kind = own.get(kind, kind)

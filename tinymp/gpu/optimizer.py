@@ -1,23 +1,19 @@
-"""An optimizer's work on a GPU, on all parameters in one launch: checking gradients, unscaling, the updates.
+"""An optimizer's step on a GPU: its rule as it is written, traced, on all parameters of a dtype in one launch.
 
-A network has a hundred parameters, most of them small; a launch for each would leave the GPU waiting. Here a kernel
-gets a table of addresses and works on all tensors at once, in chunks. Nothing waits for the device: scale, skip flag,
-step counts and options are read there, so that a captured CUDA graph follows their changes.
+`Optimizer.updated` is called once with symbols; what it computes becomes a kernel (many.py), with the bits of the
+definition run operation by operation. Nothing waits for the device: options (lr, betas, ...), step counts, the loss
+scale and whether to skip are read there, so that a captured CUDA graph follows their changes. Options that are True or
+False, whether one on which the rule branches is 0, and what is trained at all, stay as they were when it was captured.
 
-Arguments that are lists have one entry per parameter, None where it has no such array. Gradients are FP16 or FP32 (both
-may occur in one list: one launch each); masters and state are FP32 and working copies FP16, all C-contiguous.
-
-The definition of a rule is its `update` in optim/rules.py; this follows it where a parameter is FP16 or FP32 with FP32
-state and a dense gradient. Options that are numbers (lr, betas, ...) are kept on the device, where a captured CUDA
-graph reads them anew at each replay; options that are True or False, and what is trained at all, stay as they were when
-it was captured.
+Left to the definition, one parameter after another: a rule that branches on its step count or on values, reads
+attributes of its optimizer, or takes a norm; sparse gradients; BF16; and all rules while an observer listens. Then the
+host first looks whether to skip.
 """
 
 from __future__ import annotations
 
-import functools
-import re
-from collections.abc import Iterator, Sequence
+from inspect import unwrap
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -26,269 +22,207 @@ import numpy as np
 from .. import backend
 from ..autograd import Array
 from ..backend import gpu
-from ..dtypes import float16, float32, float64
-from ..events import Update, during, here
+from ..dtypes import float32, float64
+from ..events import here
 from ..fast_path import fast_path
-from ..optim.more.rules import Adagrad
+from ..optim.groups import Group
 from ..optim.optimizer import Optimizer
 from ..optim.result import StepResult
-from ..optim.rules import SGD, Adam
 from ..parameter import Parameter
-from ..precision import widen
-from . import philox, recording, tables
-from .kernels import Kernels, signatures
-from .layout import THREADS, contiguous
+from ..precision import store, under
+from . import philox, recording
+from .kernels import NULL
+from .layout import contiguous
+from .many import Many
+from .symbols import C_TYPES, NotTraced, Number, Option, Symbol
 
-KERNELS = Kernels(__file__)
-CHUNK = 8192  # elements per block; optimizer.cu has the same number
-ROW = 12  # room for the FP32 constants of an update, per parameter; optimizer.cu has the same number
-
-NONE = 2**31 - 1  # in `found`: every gradient is finite
-INT = np.dtype(np.int32)
-Arrays = Sequence[Any]  # of device arrays and None
+Ready = list[tuple[Group, Parameter]]
 
 
-# ---------------------------------------------------------------------------------------------- checking the gradients
+class Known(NamedTuple):
+    """What is kept for an optimizer: its rules as kernels, options on the device, and a counter of blocks."""
 
-
-def check(grads: Arrays, found: Array, scale: Array | None = None) -> None:
-    """Lower `found` (int32, one element) to the place of the first gradient that is not finite, if there is one.
-
-    It starts as NONE. Places count from 0 in `grads`, whose entries may be None. scale: the loss scale that the
-    gradients carry (FP32, one element); None stands for 1. It is g / scale that must be finite.
-    """
-    _rescale(grads, [None] * len(grads), scale, found)
-
-
-def unscale(grads: Arrays, scale: Array | None, found: Array | None = None) -> list[Array | None]:
-    """g / scale for every gradient, in new FP32 arrays (NVG section 2.3.1, step 5); None where the gradient is None.
-
-    scale: FP32, one element; None stands for 1. found: see `check`, done along the way.
-    """
-    results = [None if g is None else gpu.xp.empty(g.shape, float32.name) for g in grads]
-    _rescale(grads, results, scale, found)
-    return results
-
-
-def _rescale(grads: Arrays, results: Arrays, scale: Array | None, found: Array | None) -> None:
-    for table in _tables("rescale", [grads := _placed(grads), results], (None, float32)):
-        table.launch("rescale", scale, found)
-
-
-def _placed(grads: Arrays) -> list[Array | None]:
-    """The gradients as kernels can read them: a table holds only addresses, so the caller keeps them until it ran."""
-    return [None if g is None else contiguous(gpu.xp, g) for g in grads]
-
-
-# ------------------------------------------------------------------------------------------------- tables of addresses
-
-
-class Table(NamedTuple):
-    """What a kernel is given to find its tensors, and their gradients' dtype; optimizer.cu explains the arrays."""
-
-    dtype: np.dtype
-    addresses: Array
-    tensors: Array
-    chunks: Array
-
-    @property
-    def blocks(self) -> int:
-        return len(self.chunks)
-
-    def launch(self, kernel: str, *args: Any) -> None:
-        """One block per chunk."""
-        if self.blocks:
-            lists = self.addresses, self.tensors, self.chunks
-            KERNELS.launch(kernel, self.dtype, self.blocks, THREADS, *lists, *args)
-
-
-def _tables(what: str, lists: list[Arrays], dtypes: tuple[np.dtype | None, ...]) -> Iterator[Table]:
-    """A table for the tensors with an FP16 gradient, and one for those with an FP32 gradient.
-
-    lists: gradients first; dtypes: what each list must have, None for the gradient's. TypeError for arrays that the
-    kernels cannot read.
-    """
-    grads = lists[0]
-    for g in grads:
-        if g is not None and g.dtype not in (float16, float32):
-            raise TypeError(f"optimizer.{what}: expected gradients in FP16 or FP32, got {g.dtype}")
-    for dtype in (float16, float32):
-        places = tuple(i for i, g in enumerate(grads) if g is not None and g.dtype == dtype)
-        if not places:
-            continue
-        sizes = tuple(grads[i].size for i in places)
-        addresses = np.zeros((len(places), len(lists)), np.uint64)
-        for column, (arrays, wanted) in enumerate(zip(lists, dtypes, strict=True)):
-            for row, (i, size) in enumerate(zip(places, sizes, strict=True)):
-                x, wanted = arrays[i], wanted or dtype
-                if x is None:
-                    continue
-                if x.dtype != wanted or x.size != (1 if wanted == INT else size) or not x.flags.c_contiguous:
-                    raise TypeError(
-                        f"optimizer.{what}: expected a C-contiguous {wanted} of size {size} in list {column}, got "
-                        f"{x.dtype}{list(x.shape)}, strides {x.strides}"
-                    )
-                addresses[row, column] = x.data.ptr
-        tensors, chunks = _layout(sizes, places)
-        columns = (addresses.tobytes(), "uint64", len(lists)), (tensors, "int64", 2), (chunks, "int32", 2)
-        yield Table(dtype, *(tables.on_device(*column) for column in columns))
-
-
-@functools.lru_cache(maxsize=64)
-def _layout(sizes: tuple[int, ...], places: tuple[int, ...]) -> tuple[bytes, bytes]:
-    """The arrays `tensors` and `chunks` of optimizer.cu."""
-    counts = [-(-size // CHUNK) for size in sizes]
-    tensors = np.array([sizes, places], np.int64).T
-    chunks = [(row, number) for row, count in enumerate(counts) for number in range(count)]
-    return tensors.tobytes(), np.array(chunks, np.int32).tobytes()
-
-
-# ----------------------------------------------------------------------------------------------- a step of an optimizer
-
-Ready = list[tuple[dict[str, Any], Parameter]]
+    rules: dict[tuple, Rule]
+    options: dict[int, tuple[np.ndarray, Array]]  # by the id of the group: as they were uploaded, and where
+    ended: Array  # of many.cuh
 
 
 class Rule(NamedTuple):
-    """How optimizer.cu does an optimizer's rule: its kernel, and what it calls its numbers, flags and states."""
+    """A rule as a kernel, for parameters of one kind in a group. many: None where it cannot be traced."""
 
-    kernel: str
-    numbers: list[str]
-    flags: list[str]
-    states: list[str]
-
-    def options(self, optimizer: Any, group: dict[str, Any]) -> tuple[np.ndarray, list[Any]]:
-        """A parameter group's numbers, in FP64 (1 - beta2 of an FP32 0.999 would be wrong by 5e-5), and its flags.
-
-        TypeError where the kernel and the optimizer do not have the same names.
-        """
-        flat = dict(zip(("beta1", "beta2"), group.get("betas", ())), **group)
-        flags = {name: flat.get(name, getattr(optimizer, name, None)) for name in self.flags}
-        unknown = [name for name in self.numbers if name not in flat]
-        unknown += [name for name, value in flags.items() if value is None]
-        unknown += [name for name in optimizer.initial(group) if name not in self.states]
-        if unknown:
-            raise TypeError(f"{type(optimizer).__name__} and the kernel {self.kernel} differ in the names {unknown}")
-        # rounds: never, Python's are FP64
-        return np.array([flat[name] for name in self.numbers], float64.name), [*flags.values()]
+    many: Many | None
+    group: Group
+    asked: dict[int, bool]  # see symbols.Option
 
 
-# By the definition of a rule: a subclass that inherits one is launched like it; one with an `update` of its own has no
-# kernel.
-RULES: dict[Any, str] = {rule.update: rule.__name__ for rule in (SGD, Adagrad, Adam)}
-
-
-@functools.cache
-def rule_of(name: str) -> Rule:
-    """The names in the struct `name` of optimizer.cu, and in the kernel that begins its steps."""
-    kernel, code = name.lower(), KERNELS.path.read_text(encoding="utf-8")
-    body = code.partition(f"struct {name} {{")[2]
-    states, numbers = (
-        re.search(pattern, body)[1].split(", ")  # type: ignore[index]
-        for pattern in (r"enum \{ (.*), STATES \};", r"struct Options \{ double (.*); \};")
-    )
-    begin = signatures(code, "half")[f"{kernel}_begin"]
-    return Rule(kernel, numbers, [a.name for a in begin if not a.pointer and a.name != "n"], states)
+_known: WeakKeyDictionary[Any, Known] = WeakKeyDictionary()
 
 
 @fast_path(Optimizer.apply)
 def apply(optimizer: Optimizer, ready: Ready, skip: Any) -> Any:
-    """skip may be a boolean array of one element: then the GPU decides, and the result is a PendingResult. While an
-    observer listens, which hears of updates that are made, the host looks first.
-    """
+    """skip may be a boolean array of one element: then the GPU decides, and the result is a PendingResult."""
     pending = not isinstance(skip, bool)
-    known = bool(backend.to_cpu(skip).any()) if pending and here.inside else skip
-    left = ready if known is True else _step(optimizer, ready, known)
-    if not pending:
-        return optimizer.apply(left, skip) if left else StepResult.APPLIED
-    if left and not backend.to_cpu(skip).any():
-        optimizer.apply(left, False)
-    return PendingResult(skip)
+    left = ready if here.inside or skip is True else _step(optimizer, ready, skip)
+    if left or not ready:
+        result = optimizer.apply(left, bool(backend.to_cpu(skip).any()) if pending else skip)
+        return PendingResult(skip) if pending and ready else result
+    return PendingResult(skip) if pending else StepResult.APPLIED
 
 
 def _step(optimizer: Optimizer, ready: Ready, skip: Any) -> Ready:
-    """Update what can be updated in one launch per group; returns the rest.
-
-    skip: False, or a boolean device array of one element: where it holds, nothing changes.
-    """
+    """Update what can be updated in one launch for each kind of parameters; returns the rest."""
     left: Ready = []
-    for group, rounding, scale, params in _alike(optimizer, ready, left):
-        rule = rule_of(RULES[type(optimizer).update])
-        options, flags = _options(optimizer, group)
-        states = [optimizer.state_of(group, p) for p in params]
-        for state in states:
-            for name in ("step", "since"):
-                if name in state and not hasattr(state[name], "dtype"):  # counted on the host so far
-                    state[name] = _count(state[name])
-        masters = [p.master if p.master.dtype == float32 else None for p in params]
-        copies = [p.array if p.dtype == float16 else None for p in params]
-        if here.inside:  # new weights, which `write` stores in front of the observer
-            masters, copies = [widen(p.master).copy() for p in params], [None] * len(params)
-        late = rule.kernel == "sgd"  # its momentum may begin at any time
-        names = [name if late or name in optimizer.initial(group) else "" for name in rule.states] + ["since"] * late
-        lists: list[Any] = [
-            _placed([p.grad_array for p in params]),
-            masters,
-            copies,
-            *[[state.get(name) for state in states] for name in ("step", *names)],
-        ]
-        lists += [[None] * len(params)] * (7 - len(lists))
-        kinds = None, float32, float16, INT, float32, INT if late else float32, float32
-        skipped, random = None if skip is False else skip, philox.state() if rounding == "stochastic" else None
-        for table in _tables(rule.kernel, lists, kinds):
-            n, begin = len(table.addresses), f"{rule.kernel}_begin"
-            constants = gpu.xp.empty((n, ROW), float32.name)
-            arguments = table.addresses, n, skipped, options, *flags, constants
-            KERNELS.launch(begin, table.dtype, -(-n // 32), 32, *arguments)
-            table.launch(rule.kernel, constants, skipped, number(scale), int(group["maximize"]), random)
-            if random is not None:
-                philox.advance()
-        for p, new in zip(params, masters):
-            if here.inside:
-                during(Update(optimizer, p), p.write, new)
-            else:
-                p.bump_version()
+    if optimizer not in _known:
+        _known[optimizer] = Known({}, {}, _count(0))
+    known = _known[optimizer]
+    for key, alike in _alike(optimizer, ready).items():
+        group, p, arrays = alike[0]
+        rule = known.rules.get(key)
+        if rule is None or rule.group is not group or not _as_asked(rule):
+            rule = known.rules[key] = _traced(optimizer, group, p, arrays)
+        if (many := rule.many) is None:
+            left += [(group, p) for _, p, _ in alike]
+            continue
+        values = {"skip": NULL if skip is False else skip, "ended": known.ended, "options": _options(optimizer, rule)}
+        values |= {"scale": scale_value(p.grad_scale), "random": philox.state() if "random" in many.shared else NULL}
+        rows = [_row(optimizer.state[p], arrays, many) for _, p, arrays in alike]
+        many.launch(gpu.xp, rows, *[values[name] for name in many.shared])
+        if many.trace.draws:
+            philox.advance(len(alike) * many.trace.draws, skip)
+        for _, p, _ in alike:
+            p.bump_version()
     return left
 
 
-def _alike(optimizer: Any, ready: Ready, left: Ready) -> Iterator[tuple[dict, str, Any, list[Parameter]]]:
-    """The parameters that one launch can take, as (group, rounding, loss scale, parameters); others go to `left`."""
-    found: dict[tuple, tuple] = {}
+def _alike(optimizer: Optimizer, ready: Ready) -> dict[tuple, list[tuple[Group, Parameter, dict[str, Array]]]]:
+    """The parameters that one kernel can take, with their arrays, by what they have in common."""
+    found: dict[tuple, list] = {}
     for group, p in ready:
-        ours = p.dtype in (float16, float32) and p.policy.state != float16 and not hasattr(p.grad_array, "rows")
-        ours = ours and (p.policy.rounding == "nearest" or not here.inside)
-        if type(optimizer).update not in RULES or not ours:
-            left.append((group, p))
-            continue
-        key = id(group), p.policy.rounding, id(p.grad_scale) if hasattr(p.grad_scale, "array") else p.grad_scale
-        found.setdefault(key, (group, p.policy.rounding, p.grad_scale, []))[3].append(p)
-    yield from found.values()
+        arrays = _arrays(optimizer, group, p)
+        flags = [(name, value) for name, value in group.items() if isinstance(value, bool)]
+        kinds = hasattr(p.grad_array, "rows"), "since" in optimizer.state[p], p.grad_scale, p.policy.rounding
+        key = id(group), *[(name, x.dtype) for name, x in arrays.items()], *flags, *kinds
+        found.setdefault(key, []).append((group, p, arrays))
+    return found
 
 
-def _count(n: int) -> Array:
-    """A number of steps on the device, where a captured graph counts on: it is not set again at each replay."""
-    array = recording.lasting((), "int32")  # `int` of it waits for the device
-    recording.after_capture(lambda: array.fill(n))
-    return array
+def _arrays(optimizer: Optimizer, group: Group, p: Parameter) -> dict[str, Array]:
+    """What an update reads and writes. Behind "state ": the arrays of the state."""
+    state = optimizer.state_of(group, p)
+    masters = {} if p.master is p.array else {"master": p.master}
+    states = {f"state {name}": state[name] for name in optimizer.initial(group)}
+    return {"gradient": p.grad_array, "weight": p.array, **masters, **states}
 
 
-def number(scale: Any) -> Array | None:
-    """A loss scale as FP32 of one element on the device; None for 1."""
-    if hasattr(scale, "array"):
-        return scale.array
-    return None if scale == 1 else gpu.xp.full(1, scale, float32.name)
+def _row(state: dict[str, Any], arrays: dict[str, Array], many: Many) -> list[Array]:
+    """The arrays of a parameter as the kernel takes them; its counts move to the device, where a replay goes on."""
+    for name in many.counts:
+        if not hasattr(state[name], "dtype"):
+            state[name] = _count(state[name])
+    return [contiguous(gpu.xp, arrays[name]) for name in many.columns] + [state[name] for name in many.counts]
 
 
-_uploaded: WeakKeyDictionary[Any, dict[int, tuple[np.ndarray, Array]]] = WeakKeyDictionary()
+def _traced(optimizer: Optimizer, group: Group, p: Parameter, arrays: dict[str, Array]) -> Rule:
+    """The rule as a kernel, for parameters of the kind of p."""
+    asked: dict[int, bool] = {}
+    rule = Rule(None, group, asked)
+    if hasattr(p.grad_array, "rows") or any(x.dtype not in C_TYPES or x.dtype.kind != "f" for x in arrays.values()):
+        return rule
+    random = {"random": "const unsigned long long*"} if p.policy.rounding == "stochastic" else {}
+    shared = {**random, "skip": "const bool*", "ended": "int*", "options": "const double*"}
+    late = "since" in optimizer.state[p]
+    many = Many(
+        type(optimizer).__name__.lower(),
+        {name: x.dtype for name, x in arrays.items()}, ["step", *["since"] * late],
+        shared | scale_type(p.grad_scale), drawing=bool(random),
+    )  # fmt: skip
+    trace, places = many.trace, iter(range(len(_numbers(group))))
+    symbolic = {name: _with(value, lambda x: Option(trace, next(places), x, asked)) for name, value in group.items()}
+    counts = {"since": Number(trace, int, f"*{many.count('since')}") if late else 0}
+    counts["step"] = Number(trace, int, trace.variable("long long", f"*{many.count('step')} + 1", number=True))
+    names = {name: f"state {name}" for name in optimizer.initial(group)}
+
+    def work() -> dict[str, Symbol]:
+        states = {name: many.symbols[column] for name, column in names.items()}
+        weight = many.symbols["weight"]
+        w = many.symbols.get("master", weight)
+        g, s = many.symbols["gradient"], scale_of(many)
+        w, new = unwrap(Optimizer.updated)(_bare(optimizer), w, g, s, states, counts, symbolic)
+        results = {column: new[name] for name, column in names.items()}
+        return {"weight": store(w, like=weight), **({"master": w} if "master" in arrays else {}), **results}
+
+    counted = f"++*reinterpret_cast<int*>(rows.row[i].at[{len(arrays)}]);"
+    try:
+        results = under(p.policy, work)
+    except Exception:  # a rule of the user's, to which symbols are strange: if it is wrong, its definition says so
+        return rule
+    return rule._replace(
+        many=many.write(results, end=[f"if (last_to_end(ended)) for (int i = 0; i < rows.count; i++) {counted}"])
+    )
 
 
-def _options(optimizer: Any, group: dict[str, Any]) -> tuple[Array, list[Any]]:
-    """The group's numbers on the device, always at one address, and its flags.
+def _bare(optimizer: Optimizer) -> Any:
+    """An optimizer of this class without attributes of its own, so that no kernel depends on one."""
 
-    A captured graph has the numbers refreshed before it runs.
-    """
-    rule = rule_of(RULES[type(optimizer).update])
-    captured = rule.options(optimizer, group)[1]
-    own = _uploaded.setdefault(optimizer, {})
+    def refuse(*args: Any) -> Any:
+        raise NotTraced("an attribute of the optimizer")
+
+    kind = type(optimizer)
+    return object.__new__(type(kind.__name__, (kind,), {"__getattr__": refuse, "__setattr__": refuse}))
+
+
+# --------------------------------------------------------------------------------------------------------- loss scales
+
+
+def scale_type(scale: Any) -> dict[str, str]:
+    """How a kernel takes the loss scale of gradients: as an argument, or from the device, where it may change."""
+    return {} if scale == 1 else {"scale": "const float*" if hasattr(scale, "array") else "double"}
+
+
+def scale_value(scale: Any) -> Any:
+    """The argument."""
+    # rounds: never, a number of Python's
+    return scale.array if hasattr(scale, "array") else np.float64(scale)
+
+
+def scale_of(many: Many) -> Any:
+    """The loss scale in a kernel, for `without_scale`."""
+    kind, trace = many.shared.get("scale", ""), many.trace
+    if kind == "double":
+        return SimpleNamespace(array=Number(trace, float, "scale"))
+    return (
+        SimpleNamespace(array=Symbol(trace, float32, (), trace.variable("float", "*scale", number=True))) if kind else 1
+    )
+
+
+# ------------------------------------------------------------------------------------------------- options and counts
+
+
+def _with(value: Any, f: Any) -> Any:
+    """f of each number in an option, which may be several; True and False stay."""
+    if isinstance(value, tuple):
+        return tuple([_with(x, f) for x in value])
+    return f(float(value)) if type(value) in (float, int) else value
+
+
+def _numbers(group: Group) -> np.ndarray:
+    """The options of a group that are numbers, in their order, FP64 as Python's."""
+    found: list[float] = []
+    for value in group.values():
+        _with(value, found.append)
+    return np.array(found, float64.name)  # rounds: never, Python's are FP64
+
+
+def _as_asked(rule: Rule) -> bool:
+    """Whether the options on which the rule branches are 0, or not, as they were when it was traced."""
+    numbers = _numbers(rule.group)
+    return all(bool(numbers[place]) is truth for place, truth in rule.asked.items())
+
+
+def _options(optimizer: Optimizer, rule: Rule) -> Array:
+    """The group's numbers on the device, always at one address. A graph has them refreshed before each replay."""
+    group, own = rule.group, _known[optimizer].options
+    captured = [value for value in group.values() if isinstance(value, bool)]
 
     def refresh() -> None:
         if not any(g is group for g in optimizer.param_groups):  # the graph would go on with the state of before
@@ -296,9 +230,11 @@ def _options(optimizer: Any, group: dict[str, Any]) -> tuple[Array, list[Any]]:
                 f"{type(optimizer).__name__}.load_state_dict has put new groups and state in place"
             )
         optimizer.check_options(group)
-        now, flags = rule.options(optimizer, group)
-        if flags != captured:
-            raise recording.Outdated(f"an option of {type(optimizer).__name__} that is True or False has changed")
+        if [value for value in group.values() if isinstance(value, bool)] != captured or not _as_asked(rule):
+            raise recording.Outdated(
+                f"an option of {type(optimizer).__name__} has changed on which it depends what is computed"
+            )
+        now = _numbers(group)
         before, device = own.get(id(group), (None, None))
         if device is None:
             device = recording.lasting(now.shape, now.dtype.name)
@@ -308,7 +244,14 @@ def _options(optimizer: Any, group: dict[str, Any]) -> tuple[Array, list[Any]]:
 
     refresh()
     recording.before_replay(refresh)
-    return own[id(group)][1], captured
+    return own[id(group)][1]
+
+
+def _count(n: int) -> Array:
+    """A number of steps on the device, where a captured graph counts on: it is not set again at each replay."""
+    array = recording.lasting((), "int32")  # `int` of it waits for the device
+    recording.after_capture(lambda: array.fill(n))
+    return array
 
 
 class PendingResult:

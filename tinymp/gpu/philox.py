@@ -8,6 +8,7 @@ numbers at each replay, and nothing waits for the device.
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -34,10 +35,11 @@ def state() -> Array:
     return _state
 
 
-def advance() -> None:
-    """Move on to the next offset, so that the next draw gives other numbers."""
+def advance(draws: int = 1, unless: Any = False) -> None:
+    """Move on by so many offsets, so that the next draw gives other numbers. unless: a bool, on the device or not."""
     offset = state()[1:]
-    offset += 1
+    # rounds: never, whole numbers
+    offset += draws if unless is False else draws * (1 - unless.astype(offset.dtype))
 
 
 @fast_path(Device.manual_seed)

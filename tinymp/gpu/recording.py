@@ -22,7 +22,6 @@ class Recording:
 
     def __init__(self) -> None:
         self.after: list[Callable[[], None]] = []
-        self.kept: list[Any] = []
         self.before_replay: list[Callable[[], None]] = []
         self.callbacks: dict[AsyncCallback, None] = {}  # a set in order
 
@@ -105,12 +104,6 @@ def lasting(shape: tuple[int, ...], dtype: str) -> Array:
         return cupy.empty(shape, dtype)
     memory = cupy.cuda.Memory(max(math.prod(shape) * np.dtype(dtype).itemsize, 1))
     return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
-
-
-def keep(x: Array) -> None:
-    """While a graph is captured: keep x alive as long as the graph, whose kernels use its address."""
-    if _here.recording is not None:
-        _here.recording.kept.append(x)
 
 
 def before_replay(work: Callable[[], None]) -> None:

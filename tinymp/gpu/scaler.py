@@ -1,37 +1,95 @@
 """A loss scaler's side on the GPU, so that a step never waits for the host and can be captured in a CUDA graph.
 
-`scaler.cu` applies the scaler's rule at the end of an iteration. The host reads the scale and the history on request,
-which waits for the GPU; that a limit was reached it learns some steps late, from an asynchronous callback.
+What the host would decide at the end of an iteration, the same `Rule` decides, as a kernel made from it. The host reads
+the scale and the history on request, which waits for the GPU; that a limit was reached it learns some steps late, from
+an asynchronous callback.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from ..autograd import Array, values_of, with_values
 from ..backend import gpu
-from ..dtypes import float32, float64
+from ..dtypes import float32
 from ..events import here
 from ..fast_path import fast_path
-from ..optim.optimizer import unscaled
-from ..optim.scaler import Iteration, LossScaler, Side, State
+from ..optim.optimizer import without_scale
+from ..optim.scaler import Iteration, LossScaler, Rule, Side, State
 from ..parameter import Parameter
 from ..tensor import Tensor
-from . import optimizer as kernels
-from .kernels import Kernels
-from .optimizer import NONE
+from .layout import contiguous
+from .many import Many
+from .optimizer import scale_of, scale_type, scale_value
 from .recording import AsyncCallback
+from .symbols import Memory, Number
 
-KERNELS = Kernels(__file__)
-
-# Places in `counts`, and the number of them; scaler.cu has the same
+# Places in `counts`, and the number of them
 ITERATION, GROWTH_TRACKER, SKIPS, BAD_LOSSES, CHANGES, OVERFLOWED, COUNTS = range(7)
 OPTIMIZERS = 16  # how many one scaler can serve
+PLACES = 1 << 16  # in `found` a parameter's place is counted from the number of its optimizer times this
+NONE = 2**31 - 1  # in `found`: every gradient is finite
 RING = 1024  # how many changes of S are kept until the host reads them
+INT = np.dtype(np.int32)
+where: Any = np.where
+
+
+# ------------------------------------------------------------------------------------------------------------ kernels
+
+
+@cache
+def _checking(dtype: np.dtype, scale: str, result: bool) -> Many:
+    """Lowers `found` to the place of the first gradient that, without its scale, is not finite; and writes it in FP32.
+
+    scale: the type of the loss scale in C, "" for 1.
+    """
+    columns = {"gradient": dtype, **({"result": np.result_type(dtype, float32)} if result else {})}
+    many = Many("check", columns, shared={"found": "int*", "start": "int", **({"scale": scale} if scale else {})})
+    y: Any = without_scale(many.symbols["gradient"], scale_of(many))
+    finite: Any = np.isfinite(y)
+    many.trace.lines.append(f"finite = finite && {finite.name};")
+    lower = "if (!finite) atomicMin(found, start + rows.row[chunk.row].place);"
+    return many.write({"result": y} if result else {}, begin=["bool finite = true;"], end=[lower])
+
+
+@cache
+def _noting(dtype: np.dtype) -> Many:
+    """bad_loss = 1 for a loss that is not finite."""
+    many = Many("note_loss", {"bad_loss": INT, "loss": dtype})
+    return many.write({"bad_loss": where(np.isfinite(many.symbols["loss"]), many.symbols["bad_loss"], 1)})
+
+
+@cache
+def _ending(optimizers: int) -> Many:
+    """The end of an iteration: the rule; the change of S into the ring; and what was found is forgotten."""
+    counts = dict.fromkeys(("iteration", "growth_tracker", "skips", "bad_losses", "changes", "overflowed"), INT)
+    found = {f"found {i}": INT for i in range(optimizers)}
+    ring = {"changed_at": "int", "changed_to": "float", "reason": "int"}
+    shared = {name: f"{kind}*" for name, kind in ring.items()} | dict.fromkeys(Rule._fields, "double")
+    shared["interval"] = "long long"
+    many = Many("end_iteration", {"scale": float32, **counts, "bad_loss": INT, **found}, shared=shared)
+    numbers: list[Any] = [Number(many.trace, int if n == "interval" else float, n) for n in Rule._fields]
+    x, first = SimpleNamespace(**many.symbols), many.symbols["found 0"]
+    for name in [*found][1:]:
+        first = where(many.symbols[name] < first, many.symbols[name], first)
+    overflow, state = first != NONE, State(x.scale, x.growth_tracker, x.skips, x.bad_losses)
+    before: Any = state
+    after: Any = Rule(*numbers)(state, overflow, x.bad_loss != 0)
+    new = State(*[y.astype(old.dtype) for y, old in zip(after, before)])  # rounds: never, whole numbers and FP32
+    place = x.changes & RING - 1  # where nothing has changed, the next change takes it
+    for (name, kind), value in zip(ring.items(), (x.iteration, new.scale, where(overflow, first, -1))):
+        Memory(many.trace, INT if kind == "int" else float32, name)[place] = value
+    results = dict(zip(("scale", "growth_tracker", "skips", "bad_losses"), new))
+    results["iteration"], results["bad_loss"] = x.iteration + 1, np.full_like(x.bad_loss, 0)
+    results["changes"] = where(new.scale != state.scale, x.changes + 1, x.changes)
+    results["overflowed"] = where(overflow, first, x.overflowed)
+    return many.write(results | {name: np.full_like(x.bad_loss, NONE) for name in found})
 
 
 class DeviceScale:
@@ -61,10 +119,11 @@ class DeviceSide(Side):
 
     scale     S, FP32, without axes
     counts    (COUNTS,), int32; see ITERATION and the following
-    found     (OPTIMIZERS,), int32: per optimizer the place of its first gradient that is not finite, or NONE
+    found     (OPTIMIZERS,), int32: per optimizer the place of its first gradient that is not finite, or NONE; see
+              PLACES
     bad_loss  (1,), int32: 1 if a loss of this iteration is not finite, else 0
-    changes   the last RING changes of S, as three arrays (RING,): iteration (int32), new S (FP32), reason (int32);
-              see scaler.cu
+    changes   the last RING changes of S, as three arrays (RING,): iteration (int32), new S (FP32), and what was found
+              (int32), -1 where S grew
     """
 
     def __init__(self, scaler: LossScaler, before: Side) -> None:
@@ -125,8 +184,8 @@ class DeviceSide(Side):
         self.bad_loss.fill(0)
 
     def label(self, overflowed: int) -> str:
-        """The name of the parameter whose gradient overflowed, for messages; `overflowed` as scaler.cu encodes it."""
-        i, j = divmod(int(overflowed), 65536)
+        """The name of the parameter whose gradient overflowed, for messages."""
+        i, j = divmod(int(overflowed), PLACES)
         if not 0 <= i < len(self.optimizers):
             return "a parameter"
         optimizer = self.optimizers[i]
@@ -141,41 +200,42 @@ class DeviceSide(Side):
     # ---- what it finds
 
     def note_loss(self, now: Iteration, loss: Tensor) -> None:
-        self.bad_loss |= ~gpu.xp.isfinite(loss.array)
+        _noting(loss.dtype).launch(gpu.xp, [[self.bad_loss, loss.array]])
 
-    def _found(self, optimizer: Any) -> Array:
+    def _found(self, optimizer: Any) -> tuple[int, Array]:
+        """An optimizer's number, and its place in `found`."""
         if optimizer not in self.optimizers:
             if len(self.optimizers) == OPTIMIZERS:
                 raise ValueError(f"a loss scaler on the GPU serves at most {OPTIMIZERS} optimizers")
             self.optimizers.append(optimizer)
         i = self.optimizers.index(optimizer)
-        return self.found[i : i + 1]
+        return i, self.found[i : i + 1]
 
-    def check(self, now: Iteration, optimizer: Any, params: list[Parameter]) -> None:
-        """One launch per scale and dtype (FP16, FP32). FP64 has no kernel: such gradients are checked one by one."""
-        found, xp, places = self._found(optimizer), gpu.xp, {id(p): i for i, p in enumerate(optimizer.parameters())}
-        for scale, grads in _by_scale(optimizer, params):
-            kernels.check(grads, found, scale)
-        for p in filter(_is_fp64, params):
-            finite = xp.isfinite(values_of(unscaled(p))).all()
-            xp.minimum(found, xp.where(finite, NONE, places[id(p)]), out=found)
+    def check(self, now: Iteration, optimizer: Any, params: list[Parameter], unscale: bool = False) -> None:
+        """In one launch for gradients of one dtype and scale."""
+        number, found = self._found(optimizer)
+        alike: dict[tuple, dict[Parameter, list[Array]]] = {}
+        for p in params:
+            g = contiguous(gpu.xp, values_of(p.grad_array))
+            results = [gpu.xp.empty(g.shape, np.result_type(g.dtype, float32).name)] if unscale else []
+            alike.setdefault((g.dtype, p.grad_scale), {})[p] = [g, *results]
+        for (dtype, scale), arrays in alike.items():
+            many = _checking(dtype, scale_type(scale).get("scale", ""), unscale)
+            values = [scale_value(scale)] if "scale" in many.shared else []
+            rows = [arrays.get(p) for p in optimizer.parameters()]
+            many.launch(gpu.xp, rows, found, np.int32(number * PLACES), *values)
+            for p in arrays if unscale else ():
+                p.grad_array, p.grad_scale = with_values(p.grad_array, arrays[p][1]), 1.0
 
     def unscale(self, now: Iteration, optimizer: Any, params: list[Parameter]) -> None:
-        wide = [p for p in params if _is_fp64(p)]
-        self.check(now, optimizer, wide)
-        for p in wide:
-            p.grad_array, p.grad_scale = unscaled(p), 1.0
-        for scale, grads in _by_scale(optimizer, params):
-            results = kernels.unscale(grads, scale, self._found(optimizer))
-            for p, result in zip(optimizer.parameters(), results):
-                if result is not None:
-                    p.grad_array, p.grad_scale = with_values(p.grad_array, result), 1.0
+        self.check(now, optimizer, params, unscale=True)
 
     def skip(self, now: Iteration, optimizer: Any) -> Array:
         """(1,), bool, by what is known now."""
-        here.agree(self._found(optimizer), "min")
+        _, found = self._found(optimizer)
+        here.agree(found, "min")
         here.agree(self.bad_loss, "max")
-        return (self._found(optimizer) != NONE) | (self.bad_loss != 0)
+        return gpu.map(lambda found, bad_loss: (found != NONE) | (bad_loss != 0), found, self.bad_loss)
 
     def end(self, scaler: LossScaler, now: Iteration, judged: bool, overflow: str | None) -> None:
         """In one small launch."""
@@ -183,30 +243,15 @@ class DeviceSide(Side):
             self.forget()
             self.counts[ITERATION] += 1
             return
-        KERNELS.launch(
-            "end_iteration", self.scale.dtype, 1, 32,
-            self.scale, self.counts, self.found, self.bad_loss, len(self.optimizers),
-            *scaler.rule, *self.changes, RING,
-        )  # fmt: skip
+        n, rule = len(self.optimizers), scaler.rule._asdict()
+        row = [self.scale, *[self.counts[i : i + 1] for i in range(COUNTS)], self.bad_loss]
+        row += [self.found[i : i + 1] for i in range(n)]
+        # rounds: never, numbers of Python's
+        values = [np.int64(x) if name == "interval" else np.float64(x) for name, x in rule.items()]
+        _ending(n).launch(gpu.xp, [row], *self.changes, *values)
         self.callback.poll()
 
 
 @fast_path(Side.serving)
 def serving(side: Side, scaler: LossScaler) -> Side:
     return side if isinstance(side, DeviceSide) else DeviceSide(scaler, side)
-
-
-def _by_scale(optimizer: Any, params: list[Parameter]) -> list[tuple[Array | None, list[Array | None]]]:
-    """The gradients of `params` by the loss scale that they carry, each at its place among all the optimizer's
-    parameters, with None at the others and in place of FP64.
-    """
-    narrow = {id(p): p.grad_scale for p in params if not _is_fp64(p)}
-    every = optimizer.parameters()
-    return [
-        (kernels.number(s), [values_of(p.grad_array) if narrow.get(id(p)) == s else None for p in every])
-        for s in dict.fromkeys(narrow.values())
-    ]
-
-
-def _is_fp64(p: Parameter) -> bool:
-    return values_of(p.grad_array).dtype == float64

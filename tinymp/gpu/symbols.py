@@ -85,11 +85,15 @@ class _Unknown(NotTraced, AttributeError):
 
 
 class Trace:
-    """The C that a definition has written so far: `numbers` once per thread, `lines` once per element."""
+    """The C that a definition has written so far: `numbers` once per thread, `lines` once per element.
 
-    def __init__(self) -> None:
+    drawing  the C of an element's random bits, for its n-th draw; None where there is no source of them
+    """
+
+    def __init__(self, drawing: Callable[[int], str] | None = None) -> None:
         self.numbers: list[str] = []
         self.lines: list[str] = []
+        self.drawing, self.draws = drawing, 0
         self._count = 0
 
     def variable(self, kind: str, code: str, number: bool = False) -> str:
@@ -145,6 +149,31 @@ class Number(_Operand):
 
     def __init__(self, trace: Trace, kind: type, name: str) -> None:
         self.trace, self.kind, self.name = trace, kind, name
+
+
+class Option(Number):
+    """A number of a parameter group, in device memory: kernels read it, but that it is 0 may decide what they compute.
+
+    asked  place of an option -> whether it is not 0, of those of which a definition has asked that
+    """
+
+    def __init__(self, trace: Trace, place: int, value: float, asked: dict[int, bool]) -> None:
+        super().__init__(trace, float, trace.variable("double", f"options[{place}]", number=True))
+        self.place, self.value, self.asked = place, value, asked
+
+    def __bool__(self) -> bool:
+        self.asked[self.place] = bool(self.value)
+        return bool(self.value)
+
+
+class Memory:
+    """An array of which a definition that runs in one thread sets an element."""
+
+    def __init__(self, trace: Trace, dtype: np.dtype, name: str) -> None:
+        self.trace, self.dtype, self.name = trace, dtype, name
+
+    def __setitem__(self, place: Symbol, value: Any) -> None:
+        self.trace.lines.append(f"{self.name}[{place.name}] = {_code(value, self.dtype)};")
 
 
 class Symbol(_Operand):
@@ -281,6 +310,8 @@ def _expression(name: str, dtype: np.dtype) -> str:
 def _where(mask: Any, x: Any, y: Any) -> Any:
     """A choice by its bits: nothing is computed."""
     operands = mask, x, y
+    if not any(hasattr(a, "shape") for a in operands):
+        raise NotTraced("a choice between numbers")
     trace = next(a.trace for a in operands if isinstance(a, _Operand))
     examples = [np.empty(0, k) if isinstance(k := _kind(a), np.dtype) else k(0) for a in (x, y)]
     dtype, shape = np.result_type(*examples), np.broadcast_shapes(*[a.shape for a in operands if hasattr(a, "shape")])
@@ -322,10 +353,18 @@ class Symbols(Device):
         """As `Device.select`."""
         return _where(mask, x, x.dtype.type(0))
 
+    def cast_stochastic(self, x: Any) -> Any:
+        """As `Device.cast_stochastic`, where there is a source of random bits."""
+        if x.trace.drawing is None:
+            raise NotTraced("random numbers")
+        x.trace.draws += 1
+        # rounds: `store`, at random, of a traced definition
+        return x.trace.element(_F16, x.shape, f"round_stochastically({x.name}, {x.trace.drawing(x.trace.draws - 1)})")
+
     def _refuse(self, *args: Any, **options: Any) -> Any:
         raise NotTraced("no function of one element")
 
-    cast_stochastic = gemm = reduce = scatter_add_rows = uniform = require = concatenate = to_numpy = tf32 = _refuse
+    gemm = reduce = scatter_add_rows = uniform = require = concatenate = to_numpy = tf32 = _refuse
 
 
 SYMBOLS = Symbols("symbols", np)

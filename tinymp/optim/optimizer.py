@@ -9,7 +9,7 @@ from ..arguments import flag, require_unscaled
 from ..autograd import Array, put, rows_of, values_of, with_values
 from ..backend.memory import explained
 from ..events import Update, here, quietly, running, tell
-from ..fast_path import find
+from ..fast_path import find, replaceable
 from ..parameter import Parameter
 from ..precision import UPDATE, policy_in_use, store, widen
 from .groups import Group, Groups, State
@@ -119,24 +119,33 @@ class Optimizer(Groups):
             policy_in_use.set(p.policy)  # state and weights are rounded as it says; `quietly` ends it
             running.set(update := Update(self, p))
             with explained(update):
-                gradient = unscaled(p)
-                w, g = widen(rows_of(p.master, gradient)), values_of(gradient)
-                g = -g if group.get("maximize") else g
-                state = self.state_of(group, p)
-                state["step"] = int(state["step"]) + 1
-                arrays = {name: widen(rows_of(state[name], gradient)) for name in self.initial(group)}
-                w = self.update(w, g, arrays | {"step": state["step"], "since": int(state.get("since", 0))}, group)
-                for name, array in arrays.items():
+                g, state = p.grad_array, self.state_of(group, p)
+                counts = {"step": int(state["step"]) + 1, "since": int(state.get("since", 0))}
+                arrays = {name: rows_of(state[name], g) for name in self.initial(group)}
+                w, new = self.updated(rows_of(p.master, g), values_of(g), p.grad_scale, arrays, counts, group)
+                state["step"] = counts["step"]
+                for name, array in new.items():
                     if array is not state[name]:  # FP16 state, or rows
-                        put(state[name], with_values(gradient, store(array, like=state[name])))
+                        put(state[name], with_values(g, array))
                 # the write-back: exact into the FP32 master, one rounding into the FP16 copy (MPT section 3.1)
-                p.write(with_values(gradient, w))
+                p.write(with_values(g, w))
+
+    @replaceable(lambda optimizer: backend.of(optimizer.param_groups[0]["params"][0].array).name)
+    def updated(self, w: Array, g: Array, scale: Any, arrays: State, counts: State, group: Group) -> tuple:
+        """The new weights, in FP32, and the new state as it is stored, from a gradient that carries a loss scale.
+
+        Arrays in FP32 are written in place. A GPU calls this with symbols in place of arrays and numbers.
+        """
+        g, wide = without_scale(g, scale), {name: widen(x) for name, x in arrays.items()}
+        w = self.update(widen(w), -g if group.get("maximize") else g, {**wide, **counts}, group)
+        return w, {name: store(x, like=arrays[name]) for name, x in wide.items()}
 
 
 def unscaled(p: Parameter) -> Array:
-    """p's gradient in FP32, divided by the loss scale that it carries (NVG section 2.3.1, step 5). It may be the same
-    array.
-    """
-    g, scale = widen(values_of(p.grad_array)), p.grad_scale
-    # on a GPU, S may be an array
-    return with_values(p.grad_array, g if scale == 1 else g / getattr(scale, "array", scale))
+    """p's gradient in FP32, divided by the loss scale that it carries. It may be the same array."""
+    return with_values(p.grad_array, without_scale(values_of(p.grad_array), p.grad_scale))
+
+
+def without_scale(g: Array, scale: Any) -> Array:
+    """g in FP32, divided by its loss scale (NVG section 2.3.1, step 5): a number, or `scale.array` on a GPU."""
+    return widen(g) if scale == 1 else widen(g) / getattr(scale, "array", scale)

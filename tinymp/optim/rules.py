@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 from .. import backend
@@ -32,14 +31,13 @@ class SGD(Optimizer):
         return {"momentum_buffer": 0.0} if group["momentum"] else {}
 
     def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
-        mu = group["momentum"]
+        mu, tau = group["momentum"], group["dampening"]
         if group["weight_decay"]:
             g = g + group["weight_decay"] * w
         if mu:
             m = state["momentum_buffer"]
             m *= mu
-            first = state["step"] == state["since"] + 1
-            m += g if first or not group["dampening"] else (1 - group["dampening"]) * g
+            m += (1 - tau * (state["step"] > state["since"] + 1)) * g if tau else g
             g = g + mu * m if group["nesterov"] else m
         return w - group["lr"] * g
 
@@ -48,7 +46,8 @@ class Adam(Optimizer):
     """Adam (Kingma and Ba, 2015), as in PyTorch; t counts the updates.
 
     g <- g + lambda w;  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2
-    w <- w - lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps),  with amsgrad the largest v so far instead of v
+    m_hat = m / (1 - b1^t);  v_hat = v / (1 - b2^t), with amsgrad of the largest v so far;
+    w <- w - lr m_hat / (sqrt(v_hat) + eps)
 
     eps is an FP32 constant: 1e-8 is 0 in FP16, whose smallest positive value is 6e-8, and m / 0 would be infinite.
     """
@@ -74,12 +73,8 @@ class Adam(Optimizer):
         v += (1 - b2) * g * g
         if group["amsgrad"]:
             v = xp.maximum(state["max_exp_avg_sq"], v, out=state["max_exp_avg_sq"])
-        d = xp.sqrt(v, out=xp.empty_like(v))  # a buffer of its own, for all that follows  # rounds: never, FP32 in FP32
-        d *= 1 / math.sqrt(1 - b2**t)
-        d += group["eps"]
-        xp.divide(m, d, out=d)
-        d *= lr / (1 - b1**t)
-        return xp.subtract(w, d, out=d)
+        m_hat, v_hat = m / (1 - b1**t), v / (1 - b2**t)
+        return w - lr * m_hat / (xp.sqrt(v_hat) + group["eps"])
 
 
 class AdamW(Adam):

@@ -17,6 +17,8 @@ import math
 from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from .. import backend, statistics
 from ..arguments import count, instance, loss_scale, number, tensor
 from ..autograd import Array, Op, values_of
@@ -63,13 +65,16 @@ class Rule(NamedTuple):
     least: float = 0.0
     most: float = math.inf
 
-    def __call__(self, state: State, overflow: bool) -> State:
-        """The state after an iteration whose loss was finite."""
-        if overflow:
-            return State(max(state.scale * self.backoff, self.least), skips=state.skips + 1)
-        if state.growth_tracker + 1 < self.interval:
-            return State(state.scale, state.growth_tracker + 1)
-        return State(min(state.scale * self.growth, self.most))
+    def __call__(self, state: State, overflow: Any, bad_loss: Any) -> State:
+        """The state after an iteration. A GPU calls it with symbols: what may happen is written down, then chosen."""
+        where: Any = np.where
+        s, good = state.scale, state.growth_tracker + 1
+        grown = good >= self.interval
+        reduced = State(np.maximum(s * self.backoff, self.least), skips=state.skips + 1)
+        increased = State(where(grown, np.minimum(s * self.growth, self.most), s), where(grown, 0, good))
+        judged = [where(overflow, *either) for either in zip(reduced, increased)]
+        kept = state._replace(bad_losses=state.bad_losses + 1)  # S is not to blame, and stays
+        return State(*[where(bad_loss, *either) for either in zip(kept, judged)])
 
 
 class ScaleLoss(Op):
@@ -146,10 +151,8 @@ class Side:
     def end(self, scaler: LossScaler, now: Iteration, judged: bool, overflow: str | None) -> None:
         """Have S follow the rule, if there were gradients to judge. overflow: the first parameter that overflowed."""
         scale = self.state.scale
-        if judged and now.bad_loss is not None:  # S is not to blame, and stays
-            self.state = self.state._replace(bad_losses=self.state.bad_losses + 1)
-        elif judged:
-            scaler.adjust(overflow)
+        if judged:
+            scaler.adjust(overflow, now.bad_loss)
         scaler.look_at_limits(self.state, overflow, scale, now.bad_loss)
         self.iteration += 1
 
@@ -250,10 +253,13 @@ class LossScaler(SavedScaler):
             raise RuntimeError("update: expected step(optimizer) before it, once per iteration")
         side.end(self, now, judged, overflow)
 
-    def adjust(self, overflow: str | None) -> None:
-        """Follow the rule after an iteration; `overflow` names the first parameter that overflowed, if one did."""
+    def adjust(self, overflow: str | None, bad_loss: float | None = None) -> None:
+        """Follow the rule after an iteration.
+
+        overflow: the name of the first parameter that overflowed, if one did; bad_loss: a loss that is not finite.
+        """
         side, rule = self._side, self.rule
-        state = rule(side.state, overflow is not None)
+        state = State(*[np.asarray(x).item() for x in rule(side.state, overflow is not None, bad_loss is not None)])
         reason = f"overflow in {overflow}" if overflow else f"{rule.interval} iterations without overflow"
         changes = [(side.iteration, state.scale, reason)] if state.scale != side.state.scale else []
         side.state, side.history = state, side.history + changes  # on one line, as in `unscale`

@@ -187,7 +187,7 @@ def test_it_learns_in_mixed_precision(layer):
     optimizer, scaler = optim.Adam(model.parameters(), lr=0.02), optim.StaticLossScaler(128.0)
     inputs = mp.MIXED.cast(mp.tensor(x))
     with mp.use(mp.MIXED):
-        for _ in range(80):
+        for _ in range(160):
             loss = ops.cross_entropy(model(inputs), labels)
             scaler.scale(loss).backward()
             scaler.step(optimizer)

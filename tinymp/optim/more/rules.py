@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from ... import backend
 from ...arguments import name_all
 from ...autograd import Array
@@ -33,10 +31,8 @@ class Adagrad(Optimizer):
         if group["weight_decay"]:
             g = g + group["weight_decay"] * w
         s += g * g
-        d = backend.of(w).xp.sqrt(s)
-        d += group["eps"]
         lr = group["lr"] / (1 + (state["step"] - 1) * group["lr_decay"])
-        return w - lr * g / d
+        return w - lr * g / (backend.of(w).xp.sqrt(s) + group["eps"])
 
 
 class RMSprop(Optimizer):
@@ -197,12 +193,12 @@ class RAdam(_Adam):
         t, (b1, b2) = state["step"], group["betas"]
         w, g = self._decayed(w, g, state, group)
         v, r = self._squares(g, state, group), 2 / (1 - b2) - 1
-        step = group["lr"] / (1 - b1**t) * state["exp_avg"]
         rt = r - 2 * t * b2**t / (1 - b2**t)
-        if rt > 5:
-            rectified = math.sqrt((rt - 4) * (rt - 2) * r / ((r - 4) * (r - 2) * rt)) * math.sqrt(1 - b2**t)
-            step = step * rectified / (backend.of(w).xp.sqrt(v) + group["eps"])
-        return w - step
+        rectifies = 1 * (rt > 5)  # an exponent, as x^0 = 1: a GPU does not know t when it compiles this
+        rt, r = (5 + (x - 5) * (x > 5) for x in (rt, r))  # at least 5: where it is not used, there is a root as well
+        root = ((rt - 4) * (rt - 2) * r / ((r - 4) * (r - 2) * rt) * (1 - b2**t)) ** 0.5
+        adapted = (root / (backend.of(w).xp.sqrt(v) + group["eps"])) ** rectifies
+        return w - group["lr"] / (1 - b1**t) * state["exp_avg"] * adapted
 
 
 name_all(globals())
