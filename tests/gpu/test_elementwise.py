@@ -48,6 +48,15 @@ BINARY |= {
     "clamp": lambda x, y: ops.clamp(x, min=y),
     "clamp, two": lambda x, y: ops.clamp(x, y, x),
     "used twice": lambda x, y: x * y + x,
+    "bce with logits": lambda x, y: ops.binary_cross_entropy_with_logits(x, y, reduction="none"),
+    "bce with logits, pos_weight": lambda x, y: ops.binary_cross_entropy_with_logits(
+        x, y, reduction="none", pos_weight=y.detach()
+    ),
+    "mse_loss": lambda x, y: ops.mse_loss(x, y, reduction="none"),
+    "mse_loss, weight": lambda x, y: ops.mse_loss(x, y, reduction="none", weight=y.detach()),
+    "l1_loss": lambda x, y: ops.l1_loss(x, y, reduction="none"),
+    "huber_loss": lambda x, y: ops.huber_loss(x, y, reduction="none", delta=0.3),
+    "smooth_l1_loss": lambda x, y: ops.smooth_l1_loss(x, y, reduction="none", beta=0.3),
 }
 NOT_TRACED = {"1.5^x", "pow"}  # the gradient of an exponent asks for an array of a number
 AS_IT_IS = {"add", "x + 3", "x - 0.1 of it"}  # backward returns what it is given

@@ -19,11 +19,17 @@ struct Exponentials {
         Exponentials c;
 #pragma unroll
         for (int u = 0; u < BATCH; u++)
-            each(line[u], [&](int k) { c.max = Max::combine(c.max, widen(x[u].at[k])); });
+#pragma unroll
+            for (int k = 0; k < PACK; k++) {
+                e[u][k] = line[u].has(k) ? widen(x[u].at[k]) : Max::none;  // whose exponential is 0
+                c.max = Max::combine(c.max, e[u][k]);
+            }
         float shift = c.max == Max::none ? 0.0f : c.max;
 #pragma unroll
         for (int u = 0; u < BATCH; u++)
-            each(line[u], [&](int k) { c.sum += e[u][k] = expf(widen(x[u].at[k]) - shift); });
+            if (!line[u].empty())
+#pragma unroll
+                for (int k = 0; k < PACK; k++) c.sum += e[u][k] = expf(e[u][k] - shift);
         return c;
     }
 

@@ -106,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     each_line(mine.walk, {x}, [&](const Line& line, const Pack& xs) {
         write(dx, line, mine.walk.wide, [&](int k) {
             float d = expf(widen(xs.at[k]) - above) * factor;
-            if (share != 0.0f) d -= weight ? spread * weight[line.column + k] : spread;
+            if (share != 0.0f && line.has(k)) d -= weight ? spread * weight[line.column + k] : spread;
             if (line.column + k == t[r]) d -= hit;
             return counts ? d : 0.0f;
         });

@@ -11,6 +11,8 @@ struct Line {
     long long at;
     int row, column, lo, hi;
     __device__ bool whole() const { return lo == 0 && hi == PACK; }
+    __device__ bool empty() const { return hi <= lo; }
+    __device__ bool has(int k) const { return lo <= k && k < hi; }
 };
 
 // f(k) for each of our k. In both branches k is known to the compiler: what it indexes stays in registers.
@@ -26,7 +28,7 @@ __device__ inline void each(const Line& line, F f) {
     }
 }
 
-// Our part of a line of x. wide: whole lines lie at multiples of 16 bytes.
+// Our part of a line of x, and zeros. wide: whole lines lie at multiples of 16 bytes.
 __device__ inline Pack read(const T* x, const Line& line, bool wide) {
     if (wide && line.whole()) return Pack(x + line.at);
     Pack pack;
@@ -34,19 +36,20 @@ __device__ inline Pack read(const T* x, const Line& line, bool wide) {
     return pack;
 }
 
-// Our part of a line of y becomes value(k), rounded where E (which is R) is half.
+// Our part of a line of y becomes value(k), rounded where E (which is R) is half. Others are computed as well, and left:
+// so `value` is compiled once, not for whole lines and once more for the rest.
 template <class E, class F>
 __device__ inline void write(E* y, const Line& line, bool wide, F value) {
-    if constexpr (sizeof(E) > sizeof(T)) {
-        each(line, [&](int k) { y[line.at + k] = value(k); });
-    } else {
-        PackOf<E> pack;
-        each(line, [&](int k) { store(&pack.at[k], value(k)); });  // rounds: the result of a norm or loss kernel
-        if (wide && line.whole())
-            pack.store_to(y + line.at);
-        else
-            each(line, [&](int k) { y[line.at + k] = pack.at[k]; });
-    }
+    if (line.empty()) return;
+    Few<E, PACK> few;
+#pragma unroll
+    for (int k = 0; k < PACK; k++) store(&few.at[k], value(k));  // rounds: the result of a norm or loss kernel
+    if (wide && line.whole())
+        *reinterpret_cast<Few<E, PACK>*>(y + line.at) = few;
+    else
+#pragma unroll
+        for (int k = 0; k < PACK; k++)
+            if (line.has(k)) y[line.at + k] = few.at[k];
 }
 
 // The lines that one thread visits of a matrix in memory: of rows row, row + row_step, ... < rows, which lie `pitch`

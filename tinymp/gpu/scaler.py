@@ -98,8 +98,6 @@ class DeviceScale:
     Two of them compare equal only if they are the same object: the host does not know their values.
     """
 
-    __array_ufunc__ = None  # array * self is for __rmul__, by NumPy's protocol, which CuPy follows
-
     def __init__(self, array: Array) -> None:
         self.array = array
 
@@ -107,8 +105,6 @@ class DeviceScale:
         return float(gpu.to_numpy(self.array))
 
     def __rmul__(self, other: Any) -> Any:
-        if hasattr(other, "dtype"):  # a loss, or its gradient
-            return other * self.array
         if other != 1:
             raise RuntimeError(f"scale: the loss carries a scale already ({float(other):g}); scale it once")
         return self

@@ -183,7 +183,8 @@ class CrossEntropyWithProbabilities(Loss):
 class Elementwise(Loss):
     """l_i = w_i f(x_i, t_i), "mean" dividing by their number;  dx = w f_x dl, dt = w f_t dl.
 
-    Subclasses give f and its derivatives f_x and f_t on FP32 values; f_t = -f_x where f depends on x - t.
+    Subclasses give f and its derivatives f_x and f_t on FP32 values; f_t = -f_x where f depends on x - t. All take x, t
+    and c, what else a loss depends on: a pos_weight, or 1; Huber's delta.
     """
 
     weighted_mean: ClassVar[bool] = False  # whether a mean divides by sum w_i
@@ -194,19 +195,26 @@ class Elementwise(Loss):
 
     def forward(self, x: Array, target: Array, w: Array | None, pos_weight: Array | None, **options: Any) -> Array:
         divisor = x.size if w is None or not self.weighted_mean else total(widen(w))
-        self.save(x, target, w, pos_weight, statistics=(divisor,))
-        loss = self.f(widen(x), widen(target))
-        return self.reduced(loss if w is None else loss * widen(w), divisor)
+        self.save(x, target, w, options.get("delta", pos_weight), statistics=(divisor,))
+
+        def losses(x: Array, t: Array, w: Array | None, c: Any) -> Array:
+            loss = self.f(widen(x), widen(t), 1 if c is None else widen(c))
+            return loss if w is None else loss * widen(w)
+
+        return self.reduced(self.device.map(losses, *self.saved), divisor)
 
     def backward(self, dy: Array) -> tuple:
-        (x, t, w, _), (like_x, like_t, _, _), dl = self.saved, self.targets, self.dl(dy, *self.statistics)
-        dl = dl if w is None else dl * widen(w)
-        x, t = widen(x), widen(t)
-        dx = store(self.f_x(x, t) * dl, like_x) if like_x else None
-        return dx, store(self.f_t(x, t) * dl, like_t) if like_t else None, None, None
+        like_x, like_t, *_ = self.targets
 
-    def f_t(self, x: Array, t: Array) -> Array:
-        return -self.f_x(x, t)
+        def gradients(x: Array, t: Array, w: Array | None, c: Any, dl: Array) -> tuple:
+            dl, xtc = dl if w is None else dl * widen(w), (widen(x), widen(t), 1 if c is None else widen(c))
+            dx = store(self.f_x(*xtc) * dl, like_x) if like_x else None
+            return dx, store(self.f_t(*xtc) * dl, like_t) if like_t else None
+
+        return *self.device.map(gradients, *self.saved, self.dl(dy, *self.statistics)), None, None
+
+    def f_t(self, x: Array, t: Array, c: Any) -> Array:
+        return -self.f_x(x, t, c)
 
 
 class MSELoss(Elementwise):
@@ -215,10 +223,10 @@ class MSELoss(Elementwise):
     name = "mse_loss"
     weighted_mean = True
 
-    def f(self, x: Array, t: Array) -> Array:
+    def f(self, x: Array, t: Array, c: Any) -> Array:
         return self.xp.square(x - t)
 
-    def f_x(self, x: Array, t: Array) -> Array:
+    def f_x(self, x: Array, t: Array, c: Any) -> Array:
         return 2 * (x - t)
 
 
@@ -228,42 +236,37 @@ class L1Loss(Elementwise):
     name = "l1_loss"
     weighted_mean = True
 
-    def f(self, x: Array, t: Array) -> Array:
+    def f(self, x: Array, t: Array, c: Any) -> Array:
         return self.xp.abs(x - t)
 
-    def f_x(self, x: Array, t: Array) -> Array:
+    def f_x(self, x: Array, t: Array, c: Any) -> Array:
         return self.xp.sign(x - t)
 
 
 class BCEWithLogits(Elementwise):
-    """f = (1 - t) s(x) + p t s(-x) with s(x) = ln(1 + e^x) and p the pos_weight; no term is negative, none cancels.
+    """f = (1 - t) s(x) + c t s(-x) with s(x) = ln(1 + e^x) and c the pos_weight; no term is negative, none cancels.
 
-    f_x = (1 - t) / (1 + e^-x) - p t / (1 + e^x),  f_t = p s(-x) - s(x).
+    f_x = (1 - t) / (1 + e^-x) - c t / (1 + e^x),  f_t = c s(-x) - s(x).
     """
 
     name = "binary_cross_entropy_with_logits"
     weight_broadcasts = True
 
-    def terms(self, x: Array) -> tuple[Array, Array]:
-        """s(x) and p s(-x)."""
+    def terms(self, x: Array, c: Any) -> tuple[Array, Array]:
+        """s(x) and c s(-x)."""
         small = self.xp.log1p(self.xp.exp(-self.xp.abs(x)))
         inf = self.xp.inf
-        return self.xp.clip(x, 0, inf) + small, self.p * (small - self.xp.clip(x, -inf, 0))
+        return self.xp.clip(x, 0, inf) + small, c * (small - self.xp.clip(x, -inf, 0))
 
-    @property
-    def p(self) -> Any:
-        assert self.saved is not None
-        return 1 if self.saved[3] is None else widen(self.saved[3])
-
-    def f(self, x: Array, t: Array) -> Array:
-        negative, positive = self.terms(x)
+    def f(self, x: Array, t: Array, c: Any) -> Array:
+        negative, positive = self.terms(x, c)
         return (1 - t) * negative + t * positive
 
-    def f_x(self, x: Array, t: Array) -> Array:
-        return (1 - t) / (1 + self.xp.exp(-x)) - self.p * t / (1 + self.xp.exp(x))
+    def f_x(self, x: Array, t: Array, c: Any) -> Array:
+        return (1 - t) / (1 + self.xp.exp(-x)) - c * t / (1 + self.xp.exp(x))
 
-    def f_t(self, x: Array, t: Array) -> Array:
-        negative, positive = self.terms(x)
+    def f_t(self, x: Array, t: Array, c: Any) -> Array:
+        negative, positive = self.terms(x, c)
         return positive - negative
 
 
@@ -276,14 +279,14 @@ class BCE(Elementwise):
     name = "binary_cross_entropy"
     weight_broadcasts = True
 
-    def f(self, x: Array, t: Array) -> Array:
+    def f(self, x: Array, t: Array, c: Any) -> Array:
         log, log_not = self.xp.log(x), self.xp.log1p(-x)
         return (t - 1) * self.xp.maximum(log_not, -100) - t * self.xp.maximum(log, -100)
 
-    def f_x(self, x: Array, t: Array) -> Array:
+    def f_x(self, x: Array, t: Array, c: Any) -> Array:
         return (x - t) / self.xp.maximum(x * (1 - x), 1e-12)
 
-    def f_t(self, x: Array, t: Array) -> Array:
+    def f_t(self, x: Array, t: Array, c: Any) -> Array:
         return self.xp.log1p(-x) - self.xp.log(x)
 
 

@@ -83,10 +83,10 @@ class ScaleLoss(Op):
     kind = LOSS
 
     def forward(self, loss: Array, *, loss_scale: Any, scaler: LossScaler) -> Array:
-        return loss * loss_scale
+        return self.device.map(lambda loss, s: loss * s, loss, getattr(loss_scale, "array", loss_scale))
 
     def backward(self, dy: Array) -> Array:
-        return dy * self.loss_scale
+        return self.forward(dy, loss_scale=self.loss_scale, scaler=self.scaler)
 
 
 class Iteration:

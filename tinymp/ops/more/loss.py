@@ -11,7 +11,7 @@ from ...grad_mode import no_grad
 from ...tensor import Tensor
 from ..compare import any as some
 from ..compare import eq, lt, ne
-from ..loss import Elementwise, check_reduction, elementwise
+from ..loss import Elementwise, L1Loss, check_reduction, elementwise
 from ..pointwise import add, broadcastable, clamp, div, masked_fill, minimum, mul, neg, sub, where
 from ..reduce import mean
 from ..reduce import sum as total
@@ -32,25 +32,25 @@ class HuberLoss(Elementwise):
 
     name = "huber_loss"
 
-    def f(self, x: Array, t: Array) -> Array:
+    def f(self, x: Array, t: Array, delta: Any) -> Array:
         d = self.xp.abs(x - t)
-        c = self.xp.minimum(d, self.delta)
+        c = self.xp.minimum(d, delta)
         return c * (d - 0.5 * c)
 
-    def f_x(self, x: Array, t: Array) -> Array:
-        return self.xp.clip(x - t, -self.delta, self.delta)
+    def f_x(self, x: Array, t: Array, delta: Any) -> Array:
+        return self.xp.clip(x - t, -delta, delta)
 
 
 class SmoothL1Loss(HuberLoss):
-    """Huber's f and f_x divided by delta, here called beta; at beta = 0 the limit, |d| and sign d."""
+    """Huber's f and f_x divided by delta, here called beta."""
 
     name = "smooth_l1_loss"
 
-    def f(self, x: Array, t: Array) -> Array:
-        return super().f(x, t) / self.delta if self.delta else self.xp.abs(x - t)
+    def f(self, x: Array, t: Array, delta: Any) -> Array:
+        return super().f(x, t, delta) / delta
 
-    def f_x(self, x: Array, t: Array) -> Array:
-        return super().f_x(x, t) / self.delta if self.delta else self.xp.sign(x - t)
+    def f_x(self, x: Array, t: Array, delta: Any) -> Array:
+        return super().f_x(x, t, delta) / delta
 
 
 def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0) -> Tensor:
@@ -60,6 +60,8 @@ def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", be
     """
     op = "smooth_l1_loss"
     beta = number(op, "beta", beta, 0)
+    if beta == 0:
+        return elementwise(L1Loss, input, target, None, reduction)
     return elementwise(SmoothL1Loss, input, target, None, reduction, delta=beta)
 
 
