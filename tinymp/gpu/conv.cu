@@ -372,7 +372,6 @@ __device__ inline void weight_gradient(half* shared, const half* x, const half* 
 
 // One entry per shape of the tile and per number of images that lie together at an address divisible by their size
 // (WIDTH). conv.py has the same table, and says what each is for.
-typedef Tile<128, 256, 2, 4> Tile128x256;
 typedef Tile<128, 128, 2, 2> Tile128x128;
 typedef Tile<64, 128, 2, 2> Tile64x128;
 typedef Tile<32, 128, 1, 4> Tile32x128;
@@ -385,7 +384,6 @@ typedef Tile<64, 64, 2, 2> Tile64x64;
     if constexpr (sizeof(T) == 2)                                                                                   \
     correlate<TILE, WIDTH>(reinterpret_cast<half*>(shared), x, w, bias, y, parts, length, ld, THE_PROBLEM)
 
-extern "C" __global__ void __launch_bounds__(256) correlate_128x256(FOR_Y) { RUN_Y(Tile128x256, 8); }
 extern "C" __global__ void __launch_bounds__(128) correlate_128x128(FOR_Y) { RUN_Y(Tile128x128, 8); }
 extern "C" __global__ void __launch_bounds__(128) correlate_64x128(FOR_Y) { RUN_Y(Tile64x128, 8); }
 extern "C" __global__ void __launch_bounds__(128) correlate_32x128(FOR_Y) { RUN_Y(Tile32x128, 8); }
@@ -404,7 +402,6 @@ extern "C" __global__ void __launch_bounds__(128) correlate_64x64_by_1(FOR_Y) { 
     if constexpr (sizeof(T) == 2)                                                                                   \
     weight_gradient<TILE, WIDTH>(reinterpret_cast<half*>(shared), x, dy, dw, parts, length, THE_PROBLEM)
 
-extern "C" __global__ void __launch_bounds__(256) weight_gradient_128x256(FOR_DW) { RUN_DW(Tile128x256, 8); }
 extern "C" __global__ void __launch_bounds__(128) weight_gradient_128x128(FOR_DW) { RUN_DW(Tile128x128, 8); }
 extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x128(FOR_DW) { RUN_DW(Tile64x128, 8); }
 extern "C" __global__ void __launch_bounds__(128) weight_gradient_32x128(FOR_DW) { RUN_DW(Tile32x128, 8); }

@@ -78,7 +78,7 @@ def correlate(
     sums = xp.empty((parts, *y_shape), FP32.storage) if parts > 1 else None
     shared = max(tile.stages, tile.rows * (tile.columns + 8) * 2)
     arguments = x, w, bias, y, sums, length, ld, *numbers
-    KERNELS.launch(tile.kernel("correlate", width), x.dtype, grid, tile.threads, *arguments, shared=shared)
+    KERNELS.launch(tile.kernel("correlate", width), x.dtype, grid, 128, *arguments, shared=shared)
     if sums is not None:
         sum_parts(sums, bias, y, w.dtype)
     return store(y, like=w)
@@ -100,7 +100,7 @@ def weight_gradient(xp: Any, x: Array, dy: Array, w: Array, g: Geometry) -> Arra
     grid = (ceil_div(rows, tile.rows) * ceil_div(terms, tile.columns), parts, g.groups)
     shared = tile.stages + 16 * tile.columns  # and where each column begins
     arguments = x, dy, dw, sums, length, *numbers
-    KERNELS.launch(tile.kernel("weight_gradient", width), x.dtype, grid, tile.threads, *arguments, shared=shared)
+    KERNELS.launch(tile.kernel("weight_gradient", width), x.dtype, grid, 128, *arguments, shared=shared)
     if sums is not None:
         sum_parts(sums, None, dw, w.dtype)
     return store(dw, like=w)
@@ -114,12 +114,12 @@ def sum_parts(parts: Array, bias: Array | None, to: Array, storage: np.dtype) ->
 
 
 class Tile(NamedTuple):
-    """The part of a product that a block computes; how fast a GPU full of them is, relative to 128 x 128 (an estimate,
-    to be fitted on a GPU); and for how many images side by side it is there."""
+    """The part of a product that a block of 128 threads computes; how fast a GPU full of them is, relative to
+    128 x 128 (measured: `tiles` in benchmarks/results/gpu_h200.json); and for how many images side by side it is there.
+    """
 
     rows: int
     columns: int
-    threads: int
     speed: float
     widths: tuple[int, ...]
 
@@ -136,12 +136,11 @@ class Tile(NamedTuple):
 # A larger tile reads less per multiplication, (rows + columns) / (rows columns); a smaller one makes more blocks, and
 # pads less. Warps compute 64 x 64 of the result where they can: that many accumulators fill half of their registers.
 TILES = (
-    Tile(128, 256, 256, 1.1, (8,)),  # large layers: a quarter less to read than two of the next, which it replaces
-    Tile(128, 128, 128, 1.0, (8, 4)),  # the work horse: two on a multiprocessor hide each other's waiting
-    Tile(64, 128, 128, 0.8, (8,)),  # layers of 64 channels, the first ones of most networks
-    Tile(32, 128, 128, 0.55, (8,)),  # 32 channels, or an image of 3 is made
-    Tile(16, 128, 128, 0.3, (8, 4, 1)),  # grouped: few rows each. Tensor Cores have no fewer than 16
-    Tile(64, 64, 128, 0.65, (8, 4, 1)),  # few positions. Odd batches, which are copied in halves without cp.async:
+    Tile(128, 128, 1.0, (8, 4)),  # the work horse: two on a multiprocessor hide each other's waiting
+    Tile(64, 128, 0.79, (8,)),  # layers of 64 channels, the first ones of most networks
+    Tile(32, 128, 0.59, (8,)),  # 32 channels, or an image of 3 is made
+    Tile(16, 128, 0.37, (8, 4, 1)),  # grouped: few rows each. Tensor Cores have no fewer than 16
+    Tile(64, 64, 0.65, (8, 4, 1)),  # few positions. Odd batches, which are copied in halves without cp.async:
     # small blocks, of which 4 on a multiprocessor hide the waiting
 )
 SHORTEST = 256  # of the parts of a sum: 8 stages, so that filling and emptying them does not count for much
@@ -158,15 +157,14 @@ def schedule(
     least expected time.
 
     Up to `most` parts, each a multiple of 32 long. Estimated in multiplications that one of the GPU's multiprocessors
-    does: the waves of blocks, and the sum of the parts. Each is taken to run 256 threads at a time, what registers
-    allow the large tiles.
+    does: the waves of blocks, and the sum of the parts. Each is taken to run two blocks at a time, what registers allow
+    the large tiles.
     """
 
     def time(choice: tuple[Tile, int, int]) -> float:
         tile, length, parts = choice
         blocks = ceil_div(rows, tile.rows) * ceil_div(columns, tile.columns) * batch * parts
-        waves = ceil_div(blocks * tile.threads, 256 * processors)
-        product = waves * (256 // tile.threads) * tile.rows * tile.columns / tile.speed * length
+        product = 2 * ceil_div(blocks, 2 * processors) * tile.rows * tile.columns / tile.speed * length
         return product + (LAUNCH + PART * parts * rows * columns * batch if parts > 1 else 0)
 
     lengths = {ceil_div(ceil_div(depth, parts), 32) * 32 for parts in range(1, min(most, 2 * processors) + 1)}
