@@ -116,28 +116,37 @@ def train(
 
     The optimizer's learning rate rises to what it is over the first tenth of the steps, and falls as a cosine. clip:
     the largest norm of all gradients together. The settings of a table share these numbers (MPT section 4.1: the
-    hyper-parameters of FP32). batch: the examples of a step; watch(step) is what forward and backward of that step run
-    in, such as an audit.
+    hyper-parameters of FP32). batch: the examples of a step; watch(step) is what that step runs in, such as an audit.
+    On a GPU, steps whose batch is a tuple of Tensors or arrays are captured.
     """
     run, cpu = Trial(policy=policy.name), time.process_time()
     warm_up = steps // 10 + 1
     rising = optim.LinearLR(optimizer, start_factor=1 / warm_up, total_iters=warm_up)
     falling = optim.CosineAnnealingLR(optimizer, T_max=max(steps - warm_up, 1))
     schedule = optim.SequentialLR(optimizer, [rising, falling], milestones=[warm_up])
+
+    def step(examples: Any) -> tuple[mp.Tensor, optim.StepResult]:
+        loss = loss_of(model, examples)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        optim.clip_grad_norm_(model.parameters(), clip)
+        result = scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return loss, result
+
+    device = next(model.parameters()).device
+    graph = mp.capture(lambda *tensors: step(tensors))  # on a GPU; on a CPU, and where a step is watched, it only calls
     with mp.use(policy), run:  # one that diverges ends here: that is what a table wants to know
-        for step, examples in enumerate(run.steps(steps, batches)):
-            zeros, looked_at = Zeros(), step % measure.EVERY == 0
-            with watch(step), mp.observe(zeros) if looked_at else nullcontext():
-                loss = loss_of(model, examples)
-                scaler.scale(loss).backward()
-            scaler.unscale_(optimizer)
-            optim.clip_grad_norm_(model.parameters(), clip)
-            result = scaler.step(optimizer)
+        for i, examples in enumerate(run.steps(steps, batches)):
+            zeros, looked_at = Zeros(), i % measure.EVERY == 0
+            whole = type(examples) is tuple and all(isinstance(x, (mp.Tensor, np.ndarray)) for x in examples)
+            tensors = [mp.tensor(x).to(device) for x in examples] if whole else []
+            with watch(i), mp.observe(zeros) if looked_at else nullcontext():
+                loss, result = graph(*tensors) if whole else step(examples)
             if looked_at:
-                run.zero_shares.append((step, zeros.zeros / zeros.values))
-            scaler.update()
+                run.zero_shares.append((i, zeros.zeros / zeros.values))
             schedule.step(result)
-            optimizer.zero_grad()
             run.note(loss, result)
     run.seconds = time.process_time() - cpu
     run.end(scaler, batch)

@@ -224,6 +224,17 @@ def test_a_run_that_has_diverged_is_not_written_over_a_good_one(policy, tmp_path
     assert path.read_bytes() == before
 
 
+def test_weights_that_left_the_range_of_fp16_are_not_written_over_good_ones(tmp_path):
+    """Their masters are finite, but no load would take them."""
+    model, path = mp.MIXED.cast(nn.Linear(2, 3)), tmp_path / "run"
+    mp.save(path, model=model)
+    before = path.read_bytes()
+    model.bias.write(np.array([1, 7e4, -7e4], "f"))
+    with pytest.raises(FloatingPointError, match=r"save: .*`model/bias` to be finite, got 2 of 3 .*run stays what it"):
+        mp.save(path, model=model)
+    assert path.read_bytes() == before
+
+
 def test_a_load_into_a_run_that_has_diverged_says_what_failed(tmp_path):
     """Weights that are NaN cannot be put back: all else is."""
     model, other, scaler = nn.Linear(2, 3), nn.Linear(7, 1), optim.DynamicLossScaler(8.0)

@@ -34,9 +34,9 @@ def save(path: str | os.PathLike, **parts: Any) -> None:
     keep dtype and shape, and are exact; they have this machine's byte order when they are read.
 
     What was there before stays whole until the new file is; see writing.py. It stays, too, where the state of an object
-    has a NaN, or an infinity that is no buffer's: FloatingPointError. (A mask may be infinite, the statistics of a
-    normalisation layer may not.) Of several processes (parallel.Group) all call this, and rank 0
-    writes, with the generators of all.
+    has a NaN, or an infinity that is no buffer's, or weights that FP16 cannot hold: FloatingPointError. (A mask may be
+    infinite, the statistics of a normalisation layer may not.) Of several processes (parallel.Group) all call this, and
+    rank 0 writes, with the generators of all.
     TypeError for what is neither, and for arrays of other things than numbers; ValueError for two arrays under one
     name; ImportError without safetensors; OSError where nothing can be written.
     """
@@ -100,7 +100,8 @@ def write_parts(path: str | os.PathLike, parts: dict[str, Any]) -> None:
     arrays: dict[str, np.ndarray] = {}
     states = {name: _state(part) for name, part in parts.items()}
     own = {name: x for name, x in states.items() if x is not parts[name]}
-    for found in (found for name, x in own.items() for found in _nonfinite(name, x, _masks(name, parts[name]))):
+    looked_at = [*own.items(), *((name, _copies(part)) for name, part in parts.items())]
+    for found in (found for name, x in looked_at for found in _nonfinite(name, x, _masks(name, parts[name]))):
         raise FloatingPointError(f"save: {found}: the run has diverged, and {path} stays what it was")
     random = packed(here.agree([backend.get_rng_state()], "all"), "random", arrays)
     if here.rank:
@@ -210,6 +211,11 @@ def _nonfinite(where: str, value: Any, masks: Collection[str] = ()) -> Iterator[
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
     for key, one in items:
         yield from _nonfinite(f"{where}/{key}", one, masks)
+
+
+def _copies(part: Any) -> dict[str, np.ndarray]:
+    """The working copies of a model's weights: where a master has left the range of FP16, `load` would refuse it."""
+    return {name: backend.to_cpu(p.array) for name, p in getattr(part, "named_parameters", tuple)()}
 
 
 def _masks(where: str, part: Any) -> set[str]:
