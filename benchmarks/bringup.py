@@ -37,6 +37,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import tinymp as mp
+from tinymp.checkpoint import writing
 
 from . import poisoned
 from .machine import device, write
@@ -182,7 +183,7 @@ def run_tests(
         log.parent.mkdir(parents=True, exist_ok=True)
         # what began when the call before was killed runs again
         ended = [{"test": test} | e for test, e in poisoned.read(path).items() if e["outcome"] != "started"]
-        path.write_text("".join(json.dumps(entry) + "\n" for entry in ended), encoding="utf-8")
+        writing.write(path, "".join(json.dumps(entry) + "\n" for entry in ended))
         while job.left > 2:
             before = len(poisoned.read(path))
             settings = {"BRINGUP_RESULTS": str(path), "BRINGUP_SHARE": f"{i}/{count}"} | environment
