@@ -194,6 +194,12 @@ class Device:
         """
         return f(*operands, **options)
 
+    @replaceable
+    def map_into(self, targets: Sequence[Array], f: Callable, *operands: Any) -> None:
+        """target[...] = y for each of the results of f, as `map` computes them; targets may be among the operands."""
+        for target, y in zip(targets, f(*operands), strict=True):
+            target[...] = y  # rounds: never, both have one dtype
+
     def asarray(self, x: Any) -> Array:
         """x, from a CPU or GPU, as an array of this device."""
         return x if isinstance(x, (np.ndarray, np.generic)) else x.get()

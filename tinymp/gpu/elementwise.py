@@ -42,21 +42,29 @@ _plans: dict[tuple, tuple[Any, Plan | None]] = {}  # by what a kernel depends on
 
 @fast_path(Device.map)
 def map(device: Device, f: Callable, *operands: Any, **options: Any) -> Any:
-    if here.inside:
-        return NotImplemented
+    plan = None if here.inside else _plan(f, operands, options, ())
+    return NotImplemented if plan is None else plan.run(device.xp, (*operands, *options.values()))
+
+
+@fast_path(Device.map_into)
+def map_into(device: Device, targets: Sequence[Array], f: Callable, *operands: Any) -> Any:
+    plan = None if here.inside else _plan(f, operands, {}, tuple(targets))
+    return NotImplemented if plan is None else plan.run(device.xp, (*operands, *targets))
+
+
+def _plan(f: Callable, operands: tuple, options: dict, targets: tuple) -> Plan | None:
     key = (
         id(f.__code__),
         *[_fixed(x) for x in _held(f)],
         policy_in_use.get().rounding,
-        *[_seen(x) for x in operands],
+        *[_seen(x) for x in (*operands, *targets)],
         *[(name, _seen(x)) for name, x in options.items()],
     )
     if (known := _plans.get(key)) is None:
         if len(_plans) == MOST_PLANS:
             _plans.clear()
-        known = _plans[key] = f.__code__, plan_of(f, operands, options)
-    _, plan = known
-    return NotImplemented if plan is None else plan.run(device.xp, (*operands, *options.values()))
+        known = _plans[key] = f.__code__, plan_of(f, operands, options, targets)
+    return known[1]
 
 
 def _held(f: Callable) -> list:
@@ -124,9 +132,13 @@ def name_of(code: str) -> str:
 # ----------------------------------------------------------------------------------------------- what is to be computed
 
 
-def plan_of(f: Callable, operands: tuple, options: dict) -> Plan | None:
-    """How to run a definition on arguments like these; None if it cannot be traced, or there is no array."""
-    arguments = [*operands, *options.values()]
+def plan_of(f: Callable, operands: tuple, options: dict, targets: tuple = ()) -> Plan | None:
+    """How to run a definition on arguments like these; None if it cannot be traced, or there is no array.
+
+    targets: where the results go, behind the arguments; by default they are new arrays.
+    """
+    arguments = [*operands, *options.values(), *targets]
+    into = len(arguments) - len(targets)
     arrays = {i: x for i, x in enumerate(arguments) if hasattr(x, "strides") and not isinstance(x, np.generic)}
     if not arrays or any(
         x.dtype not in C_TYPES or any(s < 0 or s % x.itemsize for s in x.strides) for x in arrays.values()
@@ -158,7 +170,7 @@ def plan_of(f: Callable, operands: tuple, options: dict) -> Plan | None:
         if y is None:
             return None
         for i, x in enumerate(symbols):
-            if y is x and y.name == f"a{i}":  # an argument as it is
+            if y is x and y.name == f"a{i}" and not targets:  # an argument as it is
                 return i
         if not isinstance(y, Symbol) or y.shape != shape:
             raise NotTraced("a result of another shape")
@@ -166,13 +178,15 @@ def plan_of(f: Callable, operands: tuple, options: dict) -> Plan | None:
         return len(symbols) + len(outputs) - 1
 
     try:
-        found = _on_symbols(f)(*symbols[: len(operands)], **dict(zip(options, symbols[len(operands) :])))
+        found = _on_symbols(f)(*symbols[: len(operands)], **dict(zip(options, symbols[len(operands) : into])))
         results = tuple([place(y) for y in found]) if isinstance(found, tuple) else place(found)
     except Exception as error:
         if isinstance(error, NotTraced) or isinstance(error.__cause__, NotTraced):  # a public function names its errors
             return None
         raise
-    return _laid_out(results, outputs, shape, arrays, numbers, trace)
+    if targets and [(y.dtype, y.shape) for y in outputs] != [(x.dtype, x.shape) for x in targets]:
+        raise TypeError(f"map_into: {f.__qualname__} has other results than its targets")
+    return _laid_out(results, outputs, shape, arrays, numbers, trace, into)
 
 
 def _on_symbols(f: Callable) -> Callable:
@@ -195,8 +209,10 @@ def _on_symbols(f: Callable) -> Callable:
 # ---------------------------------------------------------------------------------------------------- layouts and text
 
 
-def _laid_out(results: Any, outputs: list, shape: tuple, arrays: dict[int, Array], numbers: list, trace: Trace) -> Plan:
-    """The plan for arrays that lie so: see the head of this file."""
+def _laid_out(
+    results: Any, outputs: list, shape: tuple, arrays: dict[int, Array], numbers: list, trace: Trace, into: int
+) -> Plan:
+    """The plan for arrays that lie so: see the head of this file. Those from `into` on are the outputs."""
     whole = next((x for x in arrays.values() if x.shape == shape and 0 not in x.strides), None)
     order = sorted(range(len(shape)), key=lambda a: 0 if whole is None else -whole.strides[a])
     steps = {i: _steps(x, shape, order) for i, x in arrays.items()}
@@ -212,9 +228,10 @@ def _laid_out(results: Any, outputs: list, shape: tuple, arrays: dict[int, Array
     n = prod(shape)
     back = None if order == sorted(order) else [order.index(a) for a in range(len(shape))]
     layout = (n, *(lengths[1:] if strided else ()), *[s for i in strided for s in steps[i]])
-    code = _text(arrays, outputs, numbers, trace, flat, one, strided, len(lengths), pack) if outputs and n else ""
+    code = _text(arrays, outputs, numbers, trace, flat, one, strided, len(lengths), pack, into) if outputs and n else ""
+    made = [] if max(arrays) >= into else [y.dtype for y in outputs]
     return Plan(
-        results, [y.dtype for y in outputs], [shape[a] for a in order], back, code, -(-n // (THREADS * pack)),
+        results if made else None, made, [shape[a] for a in order], back, code, -(-n // (THREADS * pack)),
         [*arrays], [(i, to) for i, _, to in numbers], tuple([np.int64(x) for x in layout]),
     )  # fmt: skip
 
@@ -246,24 +263,26 @@ def _dense(lengths: list[int]) -> list[int]:
 
 def _text(
     arrays: dict[int, Array], outputs: list[Symbol], numbers: list, trace: Trace, flat: set, one: set,
-    strided: list[int], rank: int, pack: int,
+    strided: list[int], rank: int, pack: int, into: int,
 ) -> str:  # fmt: skip
     """The kernel in CUDA C: `each_pack` of elements.cuh walks, and calls what is written here for a few neighbours."""
     types = {i: C_TYPES[x.dtype] for i, x in arrays.items()}
-    results = [(f"y{j}", C_TYPES[y.dtype], y.name) for j, y in enumerate(outputs)]
-    parameters = [f"const {kind}* x{i}" for i, kind in types.items()] + [f"{kind}* {y}" for y, kind, _ in results]
+    made = [] if max(arrays) >= into else [f"{C_TYPES[y.dtype]}* y{j}" for j, y in enumerate(outputs)]
+    parameters = [f"{'const ' * (i < into)}{kind}* x{i}" for i, kind in types.items()] + made
     parameters += ["long long n"] + [f"long long l{a}" for a in range(1, rank) if strided]
     parameters += [f"long long p{i}_{a}" for i in strided for a in range(rank)]
     parameters += [f"{kind} n{i}" for i, kind, _ in numbers]
     begin = [f"const {types[i]} a{i} = *x{i};" for i in sorted(one)] + trace.numbers
-    place, loads = [], {i: f"few(width, x{i} + i)" for i in sorted(flat)}
+    place, at = [], dict.fromkeys(flat, "i")
     if strided:  # the place along each axis, the last one first
         place.append("long long rest = i;")
         place += [f"const long long q{a} = rest % l{a}; rest /= l{a};" for a in range(rank - 1, 0, -1)]
         place.append("const long long q0 = rest;")
-    for i in strided:
-        at = " + ".join(f"q{a} * p{i}_{a}" for a in range(rank))
-        loads[i] = f"few_at(width, x{i}, {at}, p{i}_{rank - 1})"
+    at |= {i: " + ".join(f"q{a} * p{i}_{a}" for a in range(rank)) for i in strided}
+    loads = {i: f"few(width, x{i} + i)" for i in sorted(flat) if i < into}
+    loads |= {i: f"few_at(width, x{i}, {at[i]}, p{i}_{rank - 1})" for i in strided if i < into}
+    to = [f"y{j} + i" if made else f"x{into + j} + {at[into + j]}" for j in range(len(outputs))]
+    results = [(where, C_TYPES[y.dtype], y.name) for where, y in zip(to, outputs)]
     inner = [*place, *neighbours(loads, types, trace.lines, results)]
     body = [*begin, f"each_pack<{pack}>(n, [&](auto width, long long i) {{", *indented(inner), "});"]
     text = "\n".join(["(" + ", ".join(parameters) + ") {", *indented(body), "}\n"])
@@ -272,7 +291,7 @@ def _text(
 
 
 def neighbours(loads: dict[int, str], types: dict[int, str], lines: list[str], results: list) -> list[str]:
-    """C that loads the neighbours from i on, computes each and stores the results, as (pointer, type, variable)."""
+    """C that loads the neighbours from i on, computes each and stores the results, as (where, type, variable)."""
     return [
         *[f"const auto f{i} = {load};" for i, load in loads.items()],
         *[f"Few<{kind}, width.length> r{j};" for j, (_, kind, _) in enumerate(results)],
@@ -282,7 +301,7 @@ def neighbours(loads: dict[int, str], types: dict[int, str], lines: list[str], r
         *indented(lines),
         *indented([f"r{j}.at[k] = {name};" for j, (_, _, name) in enumerate(results)]),
         "}",
-        *[f"put({to} + i, r{j});" for j, (to, _, _) in enumerate(results)],
+        *[f"put({to}, r{j});" for j, (to, _, _) in enumerate(results)],
     ]
 
 

@@ -66,7 +66,7 @@ class Many:
             lines.append(f"const unsigned long long draws{n}[2] = {{random[0], random[1] + {number}}};")
         lines += [*begin, *self.trace.numbers]
         loads = {i: f"few(width, x{i} + i)" for i in range(len(dtypes)) if f"a{i}" in names}
-        puts = [(f"x{places[name]}", C_TYPES[self.columns[name]], y.name) for name, y in results.items()]
+        puts = [(f"x{places[name]} + i", C_TYPES[self.columns[name]], y.name) for name, y in results.items()]
         puts = [put for put, name in zip(puts, results) if places[name] in written]
         aligned = " && ".join(f"aligned16(x{i})" for i in range(len(dtypes)))
         types = {i: C_TYPES[dtype] for i, dtype in enumerate(dtypes)}

@@ -160,33 +160,34 @@ class LSTM(Recurrent):
         self.save(x, w_ih, w_hh, w_hr, *first, gates, cells, y, None if w_hr is None else hidden)
         return y, steps.unsort(xp, h), steps.unsort(xp, c)
 
-    @replaceable(lambda op: op.device.name)
     def unit(self, z: Array, m: Array, c: Array, cell: Array, h: Array) -> None:
         """A step of n rows, in place: z (n, 4 H), the products with x, becomes the gates; cell and h (n, H), the state
         and the output, are written. m: the products with the h before, FP32; c: the state before.
         """
-        xp = self.xp
-        z_i, z_f, z_g, z_o = xp.split(widen(z) + m, 4, 1)
-        i, f, g, o = sigmoid_of(self, z_i), sigmoid_of(self, z_f), xp.tanh(z_g), sigmoid_of(self, z_o)
-        wide = f * widen(c) + i * g
-        z[...] = store(xp.concatenate((i, f, g, o), 1), like=z)
-        cell[...] = store(wide, like=cell)
-        h[...] = store(o * xp.tanh(wide), like=h)
 
-    @replaceable(lambda op: op.device.name)
+        def step(c: Array, *zm: Array) -> tuple:
+            z_i, z_f, z_g, z_o = (widen(z) + m for z, m in zip(zm[:4], zm[4:]))
+            i, f, g, o = sigmoid_of(self, z_i), sigmoid_of(self, z_f), self.xp.tanh(z_g), sigmoid_of(self, z_o)
+            wide = f * widen(c) + i * g
+            return (*[store(y, like=c) for y in (i, f, g, o, wide, o * self.xp.tanh(wide))],)
+
+        gates = self.xp.split(z, 4, 1)
+        self.device.map_into((*gates, cell, h), step, c, *gates, *self.xp.split(m, 4, 1))
+
     def unit_backward(self, gates: Array, cell: Array, before: Array, d: Array, dy: Any, dc: Array, dz: Array) -> None:
         """Of such a step, in place: dz (n, 4 H) is written, and dc, FP32, goes on to the step before.
 
         before: the state before; d: the gradient of h, FP32; dy: what is still to be added to it, or None.
         """
-        d = d if dy is None else d + dy
-        xp = self.xp
-        i, f, g, o = xp.split(widen(gates), 4, 1)
-        t = xp.tanh(widen(cell))
-        dc += d * (o * (1 - t * t))
-        slopes = dc * g * (i - i * i), dc * widen(before) * (f - f * f), dc * i * (1 - g * g), d * t * (o - o * o)
-        dz[...] = store(xp.concatenate(slopes, 1), like=dz)
-        dc *= f
+
+        def step(cell: Array, before: Array, d: Array, dy: Any, dc: Array, *gates: Array) -> tuple:
+            d, t, (i, f, g, o) = d if dy is None else d + dy, self.xp.tanh(widen(cell)), (widen(y) for y in gates)
+            dc = dc + d * (o * (1 - t * t))
+            slopes = dc * g * (i - i * i), dc * widen(before) * (f - f * f), dc * i * (1 - g * g), d * t * (o - o * o)
+            return *[store(y, like=cell) for y in slopes], dc * f
+
+        targets = *self.xp.split(dz, 4, 1), dc
+        self.device.map_into(targets, step, cell, before, d, dy, dc, *self.xp.split(gates, 4, 1))
 
     def backward(self, dy: Array | None, dh_n: Array | None, dc_n: Array | None) -> tuple:
         x, w_ih, w_hh, w_hr, h_first, c_first, gates, cells, y, hidden = self.saved

@@ -35,14 +35,18 @@ class GRU(Recurrent):
         gates = store(gemm(steps.pack(xp, x), w_ih.T, b_ih, wide=True), like=x)  # rows, 3 H: products now, gates later
         h = self.state(h0, H, x)
         first, inner, outputs = h.copy(), xp.empty((len(gates), H), x.dtype), xp.empty((len(gates), H), x.dtype)
+
+        def step(h: Array, x_r: Array, x_z: Array, x_n: Array, *mb: Array) -> tuple:
+            m_r, m_z, m_n = mb if len(mb) == 3 else (m + widen(b) for m, b in zip(mb[:3], mb[3:]))
+            r, z = sigmoid_of(self, widen(x_r) + m_r), sigmoid_of(self, widen(x_z) + m_z)
+            n = self.xp.tanh(widen(x_n) + r * m_n)
+            return *[store(y, like=h) for y in (r, z, n, m_n)], store((widen(h) - n) * z + n, like=h)
+
+        biases = [] if b_hh is None else xp.split(b_hh, 3)
         for rows, count in self.order:
-            x_r, x_z, x_n = xp.split(widen(gates[rows]), 3, 1)
-            m = times(w_hh, h[:count])
-            m_r, m_z, m_n = xp.split(m if b_hh is None else m + widen(b_hh), 3, 1)
-            r, z = sigmoid_of(self, x_r + m_r), sigmoid_of(self, x_z + m_z)
-            n = xp.tanh(x_n + r * m_n)
-            gates[rows], inner[rows] = store(xp.concatenate((r, z, n), 1), like=x), store(m_n, like=x)
-            outputs[rows] = h[:count] = store((widen(h[:count]) - n) * z + n, like=x)
+            parts, m = xp.split(gates[rows], 3, 1), xp.split(times(w_hh, h[:count]), 3, 1)
+            self.device.map_into((*parts, inner[rows], outputs[rows]), step, h[:count], *parts, *m, *biases)
+            h = steps.after(h, outputs[rows])
         y = steps.unpack(xp, outputs)
         self.save(x, w_ih, w_hh, first, gates, inner, y)
         return y, steps.unsort(xp, h)
@@ -53,15 +57,20 @@ class GRU(Recurrent):
         xp, steps = self.xp, self.steps
         before = steps.before(xp, first, steps.pack(xp, y), self.reverse)
         dh, dys = widen(self.state(dh_n, w_hh.shape[1], x)), None if dy is None else steps.pack(xp, dy)
-        dp, dm = xp.empty_like(gates), xp.empty_like(gates)
-        for rows, count in self.order[::-1]:
-            d = dh[:count] if dys is None else dh[:count] + widen(dys[rows])
-            r, z, n = xp.split(widen(gates[rows]), 3, 1)
+        dp, dm, past = xp.empty_like(gates), xp.empty_like(gates), xp.empty_like(dh)  # past: goes past the products
+
+        def step(d: Array, dy: Any, before: Array, m_n: Array, r: Array, z: Array, n: Array) -> tuple:
+            d, (r, z, n) = d if dy is None else d + widen(dy), (widen(y) for y in (r, z, n))
             dn = (1 - n * n) * d * (1 - z)
-            dr, dz = (r - r * r) * dn * widen(inner[rows]), (z - z * z) * (widen(before[rows]) - n) * d
-            dp[rows] = store(xp.concatenate((dr, dz, dn), 1), like=x)
-            dm[rows] = store(xp.concatenate((dr, dz, dn * r), 1), like=x)
-            dh[:count] = times(w_hh.T, dm[rows]) + d * z
+            dr, dz = (r - r * r) * dn * widen(m_n), (z - z * z) * (widen(before) - n) * d
+            return *[store(y, like=before) for y in (dr, dz, dn, dr, dz, dn * r)], d * z
+
+        for rows, count in self.order[::-1]:
+            targets = *xp.split(dp[rows], 3, 1), *xp.split(dm[rows], 3, 1), past[:count]
+            g = None if dys is None else dys[rows]
+            parts = before[rows], inner[rows], *xp.split(gates[rows], 3, 1)
+            self.device.map_into(targets, step, dh[:count], g, *parts)
+            self.device.map_into((dh[:count],), lambda d, past: (d + past,), times(w_hh.T, dm[rows]), past[:count])
         return (
             steps.unpack(xp, gemm(dp, w_ih)) if like_x else None,
             store(steps.unsort(xp, dh), like=like_h) if like_h else None,
