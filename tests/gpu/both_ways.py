@@ -13,6 +13,7 @@ An observer changes no bit, and hears what a kernel rounds: the FP32 numbers beh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -32,15 +33,27 @@ def launches() -> list[str] | None:
     return getattr(cupy, "launched", None)
 
 
-class Rounded(mp.Observer):
-    """The FP16 arrays that were rounded from FP32."""
+class Heard(mp.Observer):
+    """What is rounded from FP32, and all sums: what, along which axes, in which accumulator."""
 
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
+        self.events: list[tuple] = []
 
     def rounded(self, x: Any, y: Any) -> None:
         np.testing.assert_array_equal(backend.to_cpu(x).astype(y.dtype), backend.to_cpu(y))
         self.arrays.append(backend.to_cpu(y).ravel())
+        self.events.append(("rounded", x.size, str(y.dtype)))
+
+    def product(self, a: Any, b: Any, accumulate: str) -> None:
+        self.events.append(("product", a.shape[-2:], b.shape[-2:], accumulate))
+
+    def reduced(self, x: Any, axis: Any, how: str, accumulate: str) -> None:
+        axes = sorted(a % max(x.ndim, 1) for a in ((axis,) if isinstance(axis, int) else axis))
+        self.events.append(("reduced", x.shape, tuple(axes), how, accumulate))
+
+    def added(self, part: Any, times: Any, accumulate: str) -> None:
+        self.events.append(("added", part.shape, accumulate))
 
 
 @contextmanager
@@ -134,16 +147,29 @@ def check_both_ways(
 
 
 def check_heard(op: Callable, tensors: list, gradient: bool, seed: int, before: Any, kernels: Any) -> None:
-    """The same run under an observer: the same kernels and bits. What they round is heard."""
+    """The same run under an observer: the same kernels and bits. What they round is heard, and every sum that the
+    definitions would tell.
+    """
     already = len(launches() or ())
-    with mp.observe(heard := Rounded()), once():
+    with mp.observe(heard := Heard()), once():
         results = _run(op, tensors, gradient, seed)
+    again = [mp.Tensor(x.array, requires_grad=x.requires_grad) for x in tensors]
+    with mp.observe(told := Heard()), once(), fast_only(False, False):
+        fast_path.off |= {"columns", "fold", "spread"}  # on which definitions of convolutions call
+        _, by_definition = _run(op, again, gradient, seed)
+    more, less = Counter(heard.events) - Counter(told.events), Counter(told.events) - Counter(heard.events)
+    assert not more and not less, f"heard {dict(more)}, but not {dict(less)}"
     assert launches() is None or set(kernels) <= set(launches()[already:])
     for one, other in zip((*results[0], *results[1]), (*before[0], *before[1]), strict=True):
         np.testing.assert_array_equal(one, other)
-    for g in results[1]:
-        if kernels and g is not None and g.dtype == np.float16 and g.any():
-            assert np.isin(g[np.isfinite(g) & (g != 0)], np.concatenate(heard.arrays)).all()
+    for g, of_definition in zip(results[1], by_definition):
+        if g is not None and g.dtype == np.float16 and _among(of_definition, told):
+            assert _among(g, heard)
+
+
+def _among(g: np.ndarray, heard: Heard) -> bool:
+    """Whether all finite values of g are among what was rounded."""
+    return bool(np.isin(g[np.isfinite(g) & (g != 0)], np.concatenate([*heard.arrays, np.zeros(0, "e")])).all())
 
 
 def _spacing(x: np.ndarray) -> float:

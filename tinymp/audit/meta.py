@@ -180,7 +180,7 @@ def _reduced(ufunc: Any, method: str, x: Array, options: dict) -> Any:
         raise NotImplementedError(f"{ufunc.__name__}.{method} of arrays without memory")
     dtype = options.get("dtype") or ufunc.reduce(np.ones(1, x.dtype)).dtype  # rounds: never, arrays without memory
     axis = options.get("axis", 0)
-    axes = {a % x.ndim for a in (range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis)}
+    axes = {a % max(x.ndim, 1) for a in (range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis)}
     keep = options.get("keepdims", False)
     return empty([1 if a in axes else n for a, n in enumerate(x.shape) if keep or a not in axes], dtype)
 

@@ -47,7 +47,10 @@ def one_product(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometry, si
     if not one_pixel(g, size) or not plain(w.dtype):
         return NotImplemented
     x = gemm(grouped(w, g).swapaxes(1, 2), grouped(y, g), None if bias is None else grouped(bias, g))
-    return x.reshape(w.shape[1] * g.groups, *size, y.shape[3])
+    x = x.reshape(w.shape[1] * g.groups, *size, y.shape[3])
+    if here.inside:  # as the only term of `fold`
+        tell("added", x, None, "float32")
+    return x
 
 
 @fast_path(fold)
@@ -56,6 +59,7 @@ def col2im(xp: Any, columns: Array, shape: tuple, g: Geometry, like: Array, accu
         return NotImplemented
     x = xp.empty(shape, FP32.storage)
     if here.inside:
-        tell("added", columns, None, "float32")
+        for part in columns.reshape(shape[0], prod(g.kernel), *g.output(*shape[1:3]), shape[3]).swapaxes(0, 1):
+            tell("added", part, None, "float32")
     windows("columns_to_images", xp.ascontiguousarray(columns), x, shape, g)
     return x

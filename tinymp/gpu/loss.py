@@ -11,7 +11,7 @@ from typing import Any
 from ..autograd import Array
 from ..ops.loss import CrossEntropy, class_axis, total
 from ..precision import FP32, store
-from . import checks, kernel, made, summed
+from . import checks, kernel, made
 from .kernels import Kernels
 from .layout import THREADS, ceil_div, compact, matching
 from .rows import along, reduced, vector
@@ -45,7 +45,6 @@ def cross_entropy_forward(
     bad = checks.flag(message, ValueError(f"{message} (seen on the GPU in an earlier call)"))
     rows = target, factors, ignore_index, bad, t, kept, w_t, losses, partial, top, scale, weights
     plan.launch(KERNELS, "cross_entropy_forward", dense, *rows, op.hard, op.share, label_smoothing)
-    summed(x, op.axis)
     divisor = xp.empty((), FP32.storage) if reduction == "mean" else None
     op.save(x, t, w, kept, statistics=(w_t, top, scale, divisor))
     if losses is not None:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ..autograd import Array
-from ..ops.norm import BatchNorm, LayerNorm, Running, all_but_channel, of_argument
+from ..ops.norm import BatchNorm, LayerNorm, Running, of_argument
 from ..precision import FP32, store
-from . import kernel, made, summed
+from . import kernel, made
 from .kernels import Kernels
 from .layout import THREADS, ceil_div, compact, matching
 from .rows import over_all_but, over_channels, over_last, vector
@@ -32,7 +32,6 @@ def batch_norm_forward(
     work = plan.sums(KERNELS, xp, "batch_norm_moments", dense)
     given = vector(xp, w), vector(xp, b)
     plan.launch(KERNELS, "batch_norm_forward", dense, *given, y, work, mean, var, rstd, *(moved or NOT_MOVED), eps)
-    summed(x, all_but_channel(x))
     if moved is None:
         running.update(mean, var, x.size // x.shape[1])
     op.save(x, w, statistics=(mean, rstd))
@@ -60,7 +59,6 @@ def batch_norm_backward(op: BatchNorm, dy: Array) -> tuple:
     dw, db = (xp.empty(like.shape, FP32.storage) if like else None for like in (like_w, like_b))
     work = plan.sums(KERNELS, xp, "batch_norm_sums", x, dy, mean)
     plan.launch(KERNELS, "batch_norm_backward", x, dy, vector(xp, w), mean, vector(xp, rstd), dx, dw, db, work)
-    summed(dy, all_but_channel(x))
     return of_argument(dx, like_x), of_argument(dw, like_w), of_argument(db, like_b)
 
 
@@ -72,7 +70,6 @@ def layer_norm_forward(op: LayerNorm, x: Array, w: Array | None, b: Array | None
     y = made(dense)
     mean, rstd = (xp.empty((*x.shape[: axes[0]], *[1] * len(axes)), FP32.storage) for _ in range(2))
     rows.launch(KERNELS, "layer_norm_forward", dense, vector(xp, w), vector(xp, b), y, mean, rstd, eps)
-    summed(x, axes)
     op.save(x, w, statistics=(mean, rstd))
     return store(y, like=x)
 
@@ -88,12 +85,10 @@ def layer_norm_backward(op: LayerNorm, dy: Array) -> Any:
     dx = made(x) if like_x else None
     if like_x:
         rows.launch(KERNELS, "layer_norm_backward", x, dy, vector(xp, w), mean, rstd, dx)
-        summed(dy, op.axes)
     dw, db = (xp.empty(like.shape, FP32.storage) if like else None for like in (like_w, like_b))
     if like_w or like_b:
         work, lanes = plan.room(xp, x), 4  # few columns per block: most of its threads run along the parts
         plan.launch(KERNELS, "layer_norm_sums", x, dy, mean, rstd, work)
         arguments = (work, dw, db, rows.length, lanes, plan.parts)
         KERNELS.launch("layer_norm_totals", x.dtype, ceil_div(rows.length, lanes * pack), THREADS, *arguments)
-        summed(dy, op.outer(x))
     return of_argument(dx, like_x), of_argument(dw, like_w), of_argument(db, like_b)

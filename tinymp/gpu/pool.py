@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..autograd import Array
+from ..events import here
 from ..ops.conv import Geometry, batch_first
-from ..ops.pool import MaxPool2d, index_dtype
-from ..precision import store
+from ..ops.pool import MaxPool2d, index_dtype, overlaps
+from ..precision import store, widen
 from . import kernel, made
 from .kernels import Kernels
 from .layout import blocks, images_last
@@ -25,6 +26,7 @@ def max_pool2d_forward(op: MaxPool2d, x: Array, *, geometry: Geometry, indices: 
     index = op.xp.empty(y.shape, index_dtype(geometry))
     _launch("max_pool2d_forward", y, (x, y, index), *windows)
     op.save(index)
+    y = store(widen(y), like=y) if here.inside else y  # told as the definition tells it, who compares in FP32
     return (batch_first(y), batch_first(op.places(index))) if indices else batch_first(y)
 
 
@@ -36,6 +38,8 @@ def max_pool2d_backward(op: MaxPool2d, dy: Array, _: None = None) -> Array:
     n, c, h, w = op.shape
     dx = made(dy, (c, h, w, n))
     _launch("max_pool2d_backward", dx, (dy, index, dx), *_windows(op.geometry, op.shape))
+    if here.inside and not overlaps(op.geometry):  # values of dy: nothing to tell
+        return batch_first(dx.astype(dy.dtype))  # rounds: never, they were FP16
     return batch_first(store(dx, like=dy))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..autograd import Array
 from ..ops.softmax import LogSoftmax, Softmax
 from ..precision import store
-from . import kernel, made, summed
+from . import kernel, made
 from .kernels import Kernels
 from .layout import compact, matching
 from .rows import along, reduced
@@ -20,7 +20,6 @@ def softmax_forward(op: Softmax, x: Array, *, dim: int) -> Array:
         return NotImplemented
     y = made(x)
     plan.launch(KERNELS, "softmax_forward", x, y)
-    summed(x, dim)
     y = store(y, like=x)
     op.save(y)
     return y
@@ -33,7 +32,6 @@ def softmax_backward(op: Softmax, dy: Array) -> Array:
         return NotImplemented
     dx = made(y)
     plan.launch(KERNELS, "softmax_backward", y, matching(op.xp, dy, y), dx)
-    summed(dy, op.dim)
     return store(dx, like=y)
 
 
@@ -44,7 +42,6 @@ def log_softmax_forward(op: LogSoftmax, x: Array, *, dim: int) -> Array:
         return NotImplemented
     y, most, sums = made(dense), reduced(op.xp, dense, dim), reduced(op.xp, dense, dim)
     plan.launch(KERNELS, "log_softmax_forward", dense, y, most, sums)
-    summed(x, dim)
     op.save(x, statistics=(most, sums))
     return store(y, like=x)
 
@@ -57,5 +54,4 @@ def log_softmax_backward(op: LogSoftmax, dy: Array) -> Array:
     dx, like = made(x), reduced(op.xp, x, op.dim, bool)
     most, sums = (matching(op.xp, a, like) for a in op.statistics)  # saved by either forward
     plan.launch(KERNELS, "log_softmax_backward", x, matching(op.xp, dy, x), most, sums, dx)
-    summed(dy, op.dim)
     return store(dx, like=x)

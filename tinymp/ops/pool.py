@@ -11,6 +11,11 @@ from ..tensor import Tensor
 from .conv import Geometry, batch_first, images_last, pad_spatial, pair, taps, unpad_spatial
 
 
+def overlaps(g: Geometry) -> bool:
+    """Whether a pixel may lie in several windows."""
+    return any(d * (k - 1) >= s for k, s, d in zip(g.kernel, g.stride, g.dilation))
+
+
 class MaxPool2d(Op):
     """y = the largest x of each window (nan if one is), its first place kept in `index`;  that place gets dy.
 
@@ -46,7 +51,7 @@ class MaxPool2d(Op):
 
     def backward(self, dy: Array, _: None = None) -> Array:  # places have no gradient
         (index,), g, (n, c, h, w) = self.saved, self.geometry, self.shape
-        overlap = any(d * (k - 1) >= s for k, s, d in zip(g.kernel, g.stride, g.dilation))
+        overlap = overlaps(g)
         dy = images_last(self.xp, widen(dy) if overlap else dy)
         total = self.xp.zeros((c, *g.padded(h, w), n), dy.dtype)
         for i, j, seen in taps(total, g):
