@@ -5,6 +5,7 @@ A failed check raises at the next moment that waits for the device anyway, or so
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import numpy as np
 from .. import backend
 from ..backend.devices import Array, Device
 from ..fast_path import fast_path
+from .layout import contiguous
+from .many import Many
 from .recording import AsyncCallback, after_capture, capturing, lasting
 
 _MOST_CHECKS = 256
@@ -25,7 +28,15 @@ _flags_callback: AsyncCallback | None = None
 def require(device: Device, good: Array, error: type[Exception], message: str, values: Any = None) -> None:
     """Note on the device whether all of `good` holds; if not, the error is raised later: see `flag`."""
     failed = flag(message, error(f"{message} (seen on the GPU in an earlier call)"))
-    failed |= (~good).any()
+    _looking().launch(device.xp, [[contiguous(device.xp, good)]], failed)
+
+
+@cache
+def _looking() -> Many:
+    """Sets `failed` to 1 where not all are true."""
+    many = Many("require", {"good": np.dtype(np.bool_)}, shared={"failed": "int*"})
+    many.trace.lines.append(f"fine = fine && {many.symbols['good'].name};")
+    return many.write({}, begin=["bool fine = true;"], end=["if (!fine) atomicOr(failed, 1);"])
 
 
 def flag(key: Any, error: Exception) -> Array:

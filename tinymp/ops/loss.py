@@ -206,12 +206,14 @@ class Elementwise(Loss):
     def backward(self, dy: Array) -> tuple:
         like_x, like_t, *_ = self.targets
 
-        def gradients(x: Array, t: Array, w: Array | None, c: Any, dl: Array) -> tuple:
+        def gradients(x: Array, t: Array, w: Array | None, c: Any, dl: Array, divisor: Any) -> tuple:
+            dl = dl if divisor is None else dl / divisor
             dl, xtc = dl if w is None else dl * widen(w), (widen(x), widen(t), 1 if c is None else widen(c))
             dx = store(self.f_x(*xtc) * dl, like_x) if like_x else None
             return dx, store(self.f_t(*xtc) * dl, like_t) if like_t else None
 
-        return *self.device.map(gradients, *self.saved, self.dl(dy, *self.statistics)), None, None
+        (divisor,) = self.statistics if self.reduction == "mean" else (None,)
+        return *self.device.map(gradients, *self.saved, dy, divisor), None, None
 
     def f_t(self, x: Array, t: Array, c: Any) -> Array:
         return -self.f_x(x, t, c)
