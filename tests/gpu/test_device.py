@@ -129,19 +129,6 @@ def test_channels_first_and_last_lie_as_they_are():
     assert isinstance(backend.gpu, Gpu)
 
 
-def test_gradients_are_looked_at_with_one_wait(gpu):
-    xp = gpu.xp
-    arrays = [xp.ones(3, "float16"), np.ones(2, "float32"), xp.array([1, INF], "float16"), xp.array([NAN], "float32")]
-    assert gpu.first_bad(arrays) == 2
-    assert gpu.first_bad(arrays[:2]) is None
-    assert gpu.first_bad([]) is None
-    assert mp.backend.cpu.first_bad(arrays) == 2
-    if hasattr(xp, "synchronisations"):
-        before = len(xp.synchronisations)
-        gpu.first_bad([arrays[0]] * 50)
-        assert len(xp.synchronisations) == before + 1
-
-
 def test_making_a_network_compares_nothing_on_the_gpu(gpu):
     """CuPy compiles a kernel for each operation; a value is checked where it lies, by a maximum and a minimum."""
     if not hasattr(gpu.xp, "foreign"):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -155,15 +155,6 @@ class Gpu(Device):
             return sums
         tail = self._sums_of_parts(part(x, axis, slice(whole, None)), axis, wide)
         return self.xp.concatenate([sums, tail], axis=axis)
-
-    def first_bad(self, arrays: Iterable[Array]) -> int | None:
-        """As `Device.first_bad`; the host waits once for all of them."""
-        arrays = [self.asarray(x) for x in arrays]
-        finite = self.xp.ones(len(arrays), np.uint8)
-        for i, x in enumerate(arrays):
-            if x.size:
-                self.xp.isfinite(x).view(np.uint8).min(out=finite[i])  # rounds: never, truths
-        return next((i for i, whole in enumerate(self.to_numpy(finite)) if not whole), None)
 
     @replaceable
     def to_numpy(self, x: Array) -> np.ndarray:

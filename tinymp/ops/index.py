@@ -76,8 +76,7 @@ def in_range(op: str, index: Array, n: int, what: str, least: int = 0) -> None:
 
     On a GPU it is raised some time later, at a moment that waits for the GPU.
     """
-    message = f"{op}: expected indices in [{least}, {n - 1}] for {what} of length {n}"
-    device = backend.of(index)
+    message, device = f"{op}: expected indices in [{least}, {n - 1}] for {what} of length {n}", backend.of(index)
     good = device.map(lambda i, least, n: (i >= least) & (i < n), index, least, n)
     device.require(good, IndexError, message, index)
 
