@@ -16,10 +16,15 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
+import cuda_on_cpu
+import tinymp as mp
 from ptx import nvrtc
 from tinymp.gpu import kernels
+from tinymp.gpu import optimizer as traced
+from tinymp.gpu.many import _most
 
 pytestmark = pytest.mark.cpu  # NVRTC compiles for any GPU on any machine: no stand-in takes its place
 
@@ -150,6 +155,22 @@ def test_errors_and_warnings_are_shown(tmp_path):
         check(whole(tmp_path, SCALE.replace("T* x", "T* z")).replace("widen(x", "widen(y"), "half", "sm_90")
     with pytest.raises(AssertionError, match="never referenced"):
         check(whole(tmp_path, SCALE.replace("{", "{ int unused;")), "half", "sm_90")
+
+
+@pytest.mark.parametrize("architecture", ALL)
+@pytest.mark.parametrize("rows", [8, 510])
+def test_a_rule_compiles_with_room_for_many_parameters(rows, architecture, gpu):
+    """510 rows of Adam are 32,640 bytes of arguments, all that there is room for."""
+    p = mp.MIXED.cast(mp.nn.Parameter(mp.tensor(np.ones(3, "float32"), device="gpu")))
+    optimizer, p.grad_array = mp.optim.Adam([p]), p.array
+    arrays = traced._arrays(optimizer, optimizer.param_groups[0], p)
+    many = traced._traced(optimizer, optimizer.param_groups[0], p, arrays).many
+    real, shim = (path.read_text() for path in (kernels.HERE / "hardware.cuh", cuda_on_cpu.HARDWARE))
+    assert _most(gpu.xp, len(many.columns) + len(many.counts)) == 510
+    code = kernels.with_headers(many.text(rows)).replace(shim, real)
+    done, log, ptx = compiled(code, "half", architecture)
+    assert done, log
+    assert not re.search(r"\.local", ptx), "the table is copied to local memory"
 
 
 def test_kernels_that_launch_would_not_find_are_noticed(tmp_path):

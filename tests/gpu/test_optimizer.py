@@ -348,6 +348,22 @@ def test_a_rule_that_cannot_be_traced_runs_as_it_is(kind):
     assert getattr(device.optimizer, "seen", 0) == (6 if kind is Counting else 0)
 
 
+def test_weights_in_another_memory_order():
+    """Transposed: they are updated where they are, and no copy of them."""
+    import cupy
+
+    p = mp.nn.Parameter(random((3, 4), 0))
+    optimizer = optim.SGD([p], lr=0.1, momentum=0.9)
+    device = Device(optimizer, [p])
+    twin = device.params[0]
+    twin.array = cupy.asarray(np.asfortranarray(twin.array.get()), order="F")
+    for t in range(2):
+        p.grad = g = random((3, 4), t + 1)
+        optimizer.step()
+        device.step([on_device(g)])
+    np.testing.assert_allclose(twin.array.get(), p.array, rtol=1e-6)
+
+
 def test_an_option_that_is_no_longer_0_is_followed():
     """Whether there is a weight decay decides what is computed."""
     p = mp.nn.Parameter(random(50, 0))

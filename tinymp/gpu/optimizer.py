@@ -6,7 +6,7 @@ scale and whether to skip are read there, so that a captured CUDA graph follows 
 False, whether one on which the rule branches is 0, and what is trained at all, stay as they were when it was captured.
 
 Left to the definition, one parameter after another: a rule that branches on its step count or on values, reads
-attributes of its optimizer, or takes a norm; sparse gradients; BF16; and all rules while an observer listens. Then the
+attributes of its optimizer, or takes a norm; sparse gradients; BF16; weights with gaps; and all rules while an observer listens. Then the
 host first looks whether to skip.
 """
 
@@ -61,11 +61,11 @@ _known: WeakKeyDictionary[Any, Known] = WeakKeyDictionary()
 @fast_path(Optimizer.apply)
 def apply(optimizer: Optimizer, ready: Ready, skip: Any) -> Any:
     """skip may be a boolean array of one element: then the GPU decides, and the result is a PendingResult."""
-    pending = not isinstance(skip, bool)
-    left = ready if here.inside or skip is True else _step(optimizer, ready, skip)
-    if left or not ready:
-        result = optimizer.apply(left, bool(backend.to_cpu(skip).any()) if pending else skip)
-        return PendingResult(skip) if pending and ready else result
+    if not ready or skip is True:
+        return optimizer.apply(ready, skip)
+    left, pending = ready if here.inside else _step(optimizer, ready, skip), skip is not False
+    if left:
+        optimizer.apply(left, bool(backend.to_cpu(skip).any()) if pending else False)
     return PendingResult(skip) if pending else StepResult.APPLIED
 
 
@@ -100,7 +100,7 @@ def _alike(optimizer: Optimizer, ready: Ready) -> dict[tuple, list[tuple[Group, 
     for group, p in ready:
         arrays = _arrays(optimizer, group, p)
         flags = [(name, value) for name, value in group.items() if isinstance(value, bool)]
-        kinds = hasattr(p.grad_array, "rows"), "since" in optimizer.state[p], p.grad_scale, p.policy.rounding
+        kinds = _walked(arrays), "since" in optimizer.state[p], p.grad_scale, p.policy.rounding
         key = id(group), *[(name, x.dtype) for name, x in arrays.items()], *flags, *kinds
         found.setdefault(key, []).append((group, p, arrays))
     return found
@@ -114,19 +114,28 @@ def _arrays(optimizer: Optimizer, group: Group, p: Parameter) -> dict[str, Array
     return {"gradient": p.grad_array, "weight": p.array, **masters, **states}
 
 
+def _walked(arrays: dict[str, Array]) -> bool:
+    """Whether a kernel can walk them: dense gradients, of which it may take a copy, and arrays without gaps."""
+    return not hasattr(arrays["gradient"], "rows") and all(
+        x.dtype in C_TYPES and x.dtype.kind == "f" and (x is arrays["gradient"] or x.flags.c_contiguous)
+        for x in arrays.values()
+    )
+
+
 def _row(state: dict[str, Any], arrays: dict[str, Array], many: Many) -> list[Array]:
     """The arrays of a parameter as the kernel takes them; its counts move to the device, where a replay goes on."""
     for name in many.counts:
         if not hasattr(state[name], "dtype"):
             state[name] = _count(state[name])
-    return [contiguous(gpu.xp, arrays[name]) for name in many.columns] + [state[name] for name in many.counts]
+    gradient = contiguous(gpu.xp, arrays["gradient"])  # what is written is never a copy
+    return [gradient, *[arrays[name] for name in [*many.columns][1:]], *[state[name] for name in many.counts]]
 
 
 def _traced(optimizer: Optimizer, group: Group, p: Parameter, arrays: dict[str, Array]) -> Rule:
     """The rule as a kernel, for parameters of the kind of p."""
     asked: dict[int, bool] = {}
     rule = Rule(None, group, asked)
-    if hasattr(p.grad_array, "rows") or any(x.dtype not in C_TYPES or x.dtype.kind != "f" for x in arrays.values()):
+    if not _walked(arrays):
         return rule
     random = {"random": "const unsigned long long*"} if p.policy.rounding == "stochastic" else {}
     shared = {**random, "skip": "const bool*", "ended": "int*", "options": "const double*"}
