@@ -6,8 +6,8 @@ scale and whether to skip are read there, so that a captured CUDA graph follows 
 False, whether one on which the rule branches is 0, and what is trained at all, stay as they were when it was captured.
 
 Left to the definition, one parameter after another: a rule that branches on its step count or on values, reads
-attributes of its optimizer, or takes a norm; sparse gradients; BF16; weights with gaps; and all rules while an observer listens. Then the
-host first looks whether to skip.
+attributes of its optimizer, or takes a norm; sparse gradients; BF16; weights with gaps; and all rules while an observer
+listens. Then the host first looks whether to skip.
 """
 
 from __future__ import annotations

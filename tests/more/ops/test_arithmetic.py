@@ -51,6 +51,13 @@ def test_integers():
         )
         assert y.tolist() == expected.tolist() and y.dtype == "int64"
     assert ops.remainder(mp.tensor([5.5, -5.5]), 2).tolist() == [1.5, 0.5]
+    # where x / y has more digits than FP32: by x - floor(x / y) y, as CuPy has it, the first would be 0
+    assert ops.remainder(mp.tensor([1e10, -1e10, 3.0, -0.0]), mp.tensor([3.0, 3, float("inf"), 2])).tolist() == [
+        1,
+        2,
+        3,
+        0,
+    ]
     assert ops.atan2(mp.tensor([1]), mp.tensor([0])).dtype == "float32"
 
 

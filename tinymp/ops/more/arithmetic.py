@@ -31,16 +31,22 @@ class Remainder(Op):
     def forward(self, x: Array, y: Array) -> Array:
         if stored(x, y).dtype.kind in "iu":
             self.device.require(self.xp.asarray(y) != 0, ValueError, f"{self.name}: expected integers other than 0")
-        z = getattr(self.xp, self.mode)(widen(x), widen(y))
         self.save(x, y)
-        return store(z, like=stored(x, y))
+        return store(self.rest(widen(x), widen(y)), like=stored(x, y))
+
+    def rest(self, x: Array, y: Array) -> Array:
+        """x - n y, from fmod, which is exact: CuPy's own remainder, x - floor(x / y) y, is far off for large x / y."""
+        if self.mode == "fmod" or stored(x, y).dtype.kind in "iu":
+            return getattr(self.xp, self.mode)(x, y)
+        z = self.xp.fmod(x, y)
+        return self.device.where((z != 0) & ((z < 0) != self.xp.less(y, 0)), z + y, z)
 
     def backward(self, dz: Array) -> tuple:
         (x, y), (like_x, like_y) = self.saved, self.targets
         dy = None
         if like_y:
             a, b = widen(x), widen(y)
-            dy = sum_to(-widen(dz) * self.xp.rint((a - getattr(self.xp, self.mode)(a, b)) / b), like_y)
+            dy = sum_to(-widen(dz) * self.xp.rint((a - self.rest(a, b)) / b), like_y)
         return sum_to(dz, like_x) if like_x else None, dy
 
 
