@@ -207,9 +207,9 @@ def planted(monkeypatch, owner, name, old, new):
         # a callback that is called before the copy is there
         (callbacks, recording.AsyncCallback, "poll", "if self._sent and not self._event.done:", "if False:"),
         # a graph that does not wait for the one before, or is started elsewhere, or waits for the wrong stream
-        (one_graph_on_two_streams, Captured, "__call__", "stream.wait_event(self._place.idle)", "pass"),
-        (captured, Captured, "__call__", "self._graph.launch()", "self._graph.launch(self._place.stream)"),
-        (one_graph_on_two_streams, Captured, "__call__", "idle.record(stream)", "idle.record(self._place.stream)"),
+        (one_graph_on_two_streams, Captured, "__call__", "stream.wait_event(self._idle)", "pass"),
+        (captured, Captured, "__call__", "self._graph.launch()", "self._graph.launch(self._stream)"),
+        (one_graph_on_two_streams, Captured, "__call__", "idle.record(stream)", "idle.record(self._stream)"),
         (one_graph_on_two_streams, Captured, "_aside", "cuda.get_current_stream().synchronize()", "pass"),
         (one_graph_on_two_streams, Captured, "_aside", "stream.synchronize()", "pass"),
         # an exchange that does not wait for the gradients, or for which nobody waits

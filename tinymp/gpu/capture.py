@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import gc
 import sys
-import threading
 import traceback
 import warnings
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,30 +49,6 @@ def capture(step: Callable[..., Any], warmup: int = 3) -> Captured:
     if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 1:
         raise ValueError(f"capture: expected `warmup` to be a positive integer, got {warmup!r}")
     return Captured(step, warmup)
-
-
-class Place:
-    """Where the steps of a thread are captured: on a stream of their own, as the default one cannot be captured.
-
-    stream  what is captured on it has cuBLAS's workspace for it, up to 32 MiB, in common; that goes with the last graph
-    idle    an event behind the graph that was started last: no two write to the workspace at the same time
-    """
-
-    def __init__(self) -> None:
-        self.stream = gpu.xp.cuda.Stream(non_blocking=True)
-        self.idle = gpu.xp.cuda.Event(disable_timing=True)
-
-    @classmethod
-    def of_thread(cls) -> Place:
-        """This thread's, as long as one of its steps needs it."""
-        place = getattr(_thread, "place", lambda: None)()
-        if place is None:
-            place = cls()
-            _thread.place = weakref.ref(place)
-        return place
-
-
-_thread = threading.local()
 
 
 class _Gradients(Observer):
@@ -131,7 +105,10 @@ class Captured:
         self._inputs: tuple = ()  # the Tensors that the graph reads
         self._outputs: Any = None
         self._recorded = Recording()  # what the host does before and after each replay
-        self._place: Place | None = None
+        self._stream: Any = (
+            None  # of its own, as the default one cannot be captured; cuBLAS's workspace is the stream's
+        )
+        self._idle: Any = None  # an event behind the last replay: no two write to the graph's memory at the same time
         self._pool: Any = None  # the graph's own memory: nothing else may be placed where the graph writes
 
     def __call__(self, *inputs: Any) -> Any:
@@ -155,7 +132,6 @@ class Captured:
             finally:  # also if the capture failed: the waiting uploads are still needed
                 while self._recorded.after:
                     self._recorded.after.pop(0)()
-        assert self._place is not None
         try:
             for work in self._recorded.before_replay:
                 work()
@@ -163,12 +139,12 @@ class Captured:
             self._why_plain, self._graph = str(error), None
             return self._plainly(inputs, self._why_plain)
         stream = gpu.xp.cuda.get_current_stream()
-        stream.wait_event(self._place.idle)
+        stream.wait_event(self._idle)
         for own, x in zip(self._inputs, inputs):
             if isinstance(own, Tensor) and own.array is not x.array:
                 own.array[...] = x.array  # rounds: never, both have one dtype, which a replay checks
         self._graph.launch()
-        self._place.idle.record(stream)
+        self._idle.record(stream)
         self.calls += 1
         for callback in self._recorded.callbacks:  # what went wrong on the device some steps ago is raised here
             callback.poll()
@@ -202,13 +178,14 @@ class Captured:
         )
 
     def _aside(self, work: Callable[[], Any]) -> Any:
-        """Do work on the stream of `Place`, with memory from the graph's pool."""
+        """Do work on the stream of its own, with memory from the graph's pool."""
         cuda = gpu.xp.cuda
-        if self._place is None:
-            self._place, self._pool = Place.of_thread(), self._pool or cuda.MemoryPool()
+        if self._stream is None:
+            self._stream, self._idle = cuda.Stream(non_blocking=True), cuda.Event(disable_timing=True)
+            self._pool = self._pool or cuda.MemoryPool()
         cuda.get_current_stream().synchronize()
-        with self._place.stream as stream, cuda.using_allocator(self._pool.malloc):
-            stream.wait_event(self._place.idle)
+        with self._stream as stream, cuda.using_allocator(self._pool.malloc):
+            stream.wait_event(self._idle)
             result = work()
             stream.synchronize()
         return result
@@ -242,7 +219,7 @@ class Captured:
         try:
             stream.end_capture()
         except Exception:  # what failed has invalidated the capture: there is no graph to end
-            self._place, _thread.place = None, lambda: None
+            self._stream = None
 
     def __del__(self) -> None:
         if self._pool is not None and not sys.is_finalizing():
