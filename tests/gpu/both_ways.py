@@ -34,7 +34,7 @@ def launches() -> list[str] | None:
 
 
 class Heard(mp.Observer):
-    """What is rounded from FP32, and all sums: what, along which axes, in which accumulator."""
+    """Keeps what is rounded from FP32, and all sums: of what, along which axes, in which accumulator."""
 
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
@@ -168,7 +168,7 @@ def check_heard(op: Callable, tensors: list, gradient: bool, seed: int, before: 
 
 
 def _among(g: np.ndarray, heard: Heard) -> bool:
-    """Whether all finite values of g are among what was rounded."""
+    """True if all finite values of g are among what was rounded."""
     return bool(np.isin(g[np.isfinite(g) & (g != 0)], np.concatenate([*heard.arrays, np.zeros(0, "e")])).all())
 
 

@@ -365,7 +365,7 @@ def test_weights_in_another_memory_order():
 
 
 def test_an_option_that_is_no_longer_0_is_followed():
-    """Whether there is a weight decay decides what is computed."""
+    """A rule computes something else where there is no weight decay."""
     p = mp.nn.Parameter(random(50, 0))
     optimizer = optim.SGD([p], lr=0.1)
     device = Device(optimizer, [p])

@@ -299,7 +299,7 @@ def _look() -> str | None:
         return f"no NVIDIA GPU can be used ({error}): `nvidia-smi` should list one; is CUDA_VISIBLE_DEVICES set?"
     kernels = os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")
     if not any(pathlib.Path(kernels).glob("*")):
-        print(f"tinymp: CuPy's kernel cache {kernels} is empty: compiling takes about 10 s, once", file=sys.stderr)
+        print(f"tinymp: CuPy's kernel cache {kernels} is empty: compiling takes some seconds, once", file=sys.stderr)
     try:
         cupy.full((2, 2), 1.0, _F32) @ cupy.full((2, 2), 1.0, _F32)  # rounds: never; are NVRTC and cuBLAS there?
     except Exception as error:

@@ -214,8 +214,9 @@ def _nonfinite(where: str, value: Any, masks: Collection[str] = ()) -> Iterator[
 
 
 def _copies(part: Any) -> dict[str, np.ndarray]:
-    """The working copies of a model's weights: where a master has left the range of FP16, `load` would refuse it."""
-    return {name: backend.to_cpu(p.array) for name, p in getattr(part, "named_parameters", tuple)()}
+    """The working copies of a model's masters. Where a master has left the range of FP16, `load` would refuse it."""
+    parameters: Any = getattr(part, "named_parameters", tuple)()
+    return {name: backend.to_cpu(p.array) for name, p in parameters if p.master is not p.array}
 
 
 def _masks(where: str, part: Any) -> set[str]:

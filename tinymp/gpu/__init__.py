@@ -75,7 +75,9 @@ class _NoSums(Observer):
 
 
 def _sums(definition: Callable, op: Op, args: tuple, options: dict) -> list[tuple]:
-    """What the definition tells of its sums: it runs on arrays that have a shape and no memory (audit/meta.py)."""
+    """The events by which the definition tells of sums. It runs on arrays that have a shape and no memory
+    (audit/meta.py).
+    """
     meta, twin = backend.get("meta"), copy(op)
 
     def hollow(x: Any) -> Any:

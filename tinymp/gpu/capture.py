@@ -105,9 +105,7 @@ class Captured:
         self._inputs: tuple = ()  # the Tensors that the graph reads
         self._outputs: Any = None
         self._recorded = Recording()  # what the host does before and after each replay
-        self._stream: Any = (
-            None  # of its own, as the default one cannot be captured; cuBLAS's workspace is the stream's
-        )
+        self._stream: Any = None  # of its own, as the default one cannot be captured; it has cuBLAS's workspace
         self._idle: Any = None  # an event behind the last replay: no two write to the graph's memory at the same time
         self._pool: Any = None  # the graph's own memory: nothing else may be placed where the graph writes
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,8 @@ from ..backend.devices import Array, Device
 from ..backend.gpu import require_one_gpu
 from ..fast_path import fast_path
 from .elementwise import THREADS, indented, kernel, neighbours
+from .kernels import NULL, TYPES
+from .layout import power_of_two
 from .symbols import C_TYPES, Symbol, Trace
 
 CHUNK = 8192  # elements per block; many.cuh has the same number
@@ -48,9 +50,9 @@ class Many:
         self._body = ""
         self._texts: dict[int, str] = {}  # by the number of rows
 
-    def count(self, name: str) -> str:
-        """The C of a count's address."""
-        return f"reinterpret_cast<int*>(rows.row[chunk.row].at[{len(self.columns) + self.counts.index(name)}])"
+    def count(self, name: str, row: str = "chunk.row") -> str:
+        """The C of a count's address, by default in the row that this block works on."""
+        return f"reinterpret_cast<int*>(rows.row[{row}].at[{len(self.columns) + self.counts.index(name)}])"
 
     def write(self, results: Mapping[str, Symbol], begin: Sequence[str] = (), end: Sequence[str] = ()) -> Many:
         """Have the kernel write these to their columns. begin, end: C before and behind that, once per thread."""
@@ -73,8 +75,7 @@ class Many:
         lines += [f"chunk.each({aligned}, [&](auto width, int i) {{"]
         lines += [*indented(neighbours(loads, types, self.trace.lines, puts)), "});", *end]
         parameters = ", ".join(["const __grid_constant__ Many rows", *[f"{c} {n}" for n, c in self.shared.items()]])
-        skips = ["if (skip && *skip) return;"] if "skip" in self.shared else []
-        body = "\n".join(indented([*skips, "const Chunk chunk(rows);", *lines]))
+        body = "\n".join(indented(["const Chunk chunk(rows);", *lines]))
         self._body = f"({parameters}) {{\n{body}\n}}\n"
         return self
 
@@ -87,7 +88,7 @@ class Many:
         return "\n".join([*includes, typedef, head + self._body])
 
     def launch(self, xp: Any, rows: Sequence[Sequence[Array] | None], *shared: Any) -> None:
-        """Run it on these rows (None is left out, but counted), with what they share.
+        """Run it on these rows (None is left out, but counted), with arrays and numbers that they share (None: null).
 
         TypeError for an array of another dtype or size than the kernel reads, or with gaps.
         """
@@ -102,18 +103,21 @@ class Many:
                         f"{[*self.columns, *self.counts][column]}: expected a C-contiguous {dtype} of size {size}, "
                         f"got {x.dtype}{list(x.shape)}, strides {x.strides}"
                     )
-        for some in _fitting(xp, todo, len(wanted)):
-            room = LEAST_ROWS
-            while room < len(some):
-                room *= 2
-            room = min(room, _most(xp, len(wanted)))
+        values = [
+            NULL if x is None else TYPES[kind][0].type(x) if kind in TYPES else x
+            for kind, x in zip(self.shared.values(), shared, strict=True)
+        ]
+        most = _most(xp, len(wanted))
+        for start in range(0, len(todo), most):
+            some = todo[start : start + most]
+            room = min(max(power_of_two(len(some)), LEAST_ROWS), most)
             table, blocks = np.zeros(1, _dtype(len(wanted), room)), [-(-n // CHUNK) for _, _, n in some]
             entries, table["count"] = table["row"][0, : len(some)], len(some)
             entries["at"] = [[x.data.ptr for x in arrays] for _, arrays, _ in some]
             entries["n"], entries["place"] = [n for _, _, n in some], [i for i, _, _ in some]
             entries["first"] = np.cumsum([0, *blocks[:-1]])  # rounds: never, whole numbers
             text = self._texts.get(room) or self._texts.setdefault(room, self.text(room))
-            kernel(xp, text)((max(sum(blocks), 1),), (THREADS,), (table, *shared))
+            kernel(xp, text)((max(sum(blocks), 1),), (THREADS,), (table, *values))
 
 
 @cache
@@ -125,16 +129,10 @@ def _dtype(columns: int, rows: int) -> np.dtype:
 
 @cache
 def _most(xp: Any, columns: int) -> int:
-    """How many rows fit into a kernel's arguments: they may have 32,764 bytes from CUDA 12.1 and its driver on."""
+    """The number of rows for which a kernel's arguments have room: 32,764 bytes from CUDA 12.1 and its driver on."""
     runtime = xp.cuda.runtime
     size = 32_764 if min(runtime.runtimeGetVersion(), runtime.driverGetVersion()) >= 12_010 else 4_096
     return (size - 96) // (8 * columns + 16)  # the others, and `count`
-
-
-def _fitting(xp: Any, todo: list, columns: int) -> Iterator[list]:
-    most = _most(xp, columns)
-    for i in range(0, len(todo), most):
-        yield todo[i : i + most]
 
 
 # ------------------------------------------------------------------------------------------------------------- copies
@@ -154,4 +152,4 @@ def copy_all(device: Device, sources: Sequence[Array], targets: Sequence[Array],
     if not all(x.flags.c_contiguous and x.nbytes % 2 == 0 for x in (*sources, *targets)):
         raise ValueError("copy_all: expected C-contiguous arrays of numbers with 2 bytes or more")
     pairs = [[x.reshape(-1).view(np.uint16) for x in pair] for pair in zip(sources, targets, strict=True)]
-    _copies().launch(device.xp, pairs, np.uint64(0) if wanted is True else wanted)
+    _copies().launch(device.xp, pairs, None if wanted is True else wanted)

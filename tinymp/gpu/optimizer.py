@@ -31,7 +31,6 @@ from ..optim.result import StepResult
 from ..parameter import Parameter
 from ..precision import store, under
 from . import philox, recording
-from .kernels import NULL
 from .layout import contiguous
 from .many import Many
 from .symbols import C_TYPES, NotTraced, Number, Option, Symbol
@@ -40,7 +39,7 @@ Ready = list[tuple[Group, Parameter]]
 
 
 class Known(NamedTuple):
-    """What is kept for an optimizer: its rules as kernels, options on the device, and a counter of blocks."""
+    """An optimizer's rules as kernels, its options on the device, and a counter of blocks."""
 
     rules: dict[tuple, Rule]
     options: dict[int, tuple[np.ndarray, Array]]  # by the id of the group: as they were uploaded, and where
@@ -83,8 +82,8 @@ def _step(optimizer: Optimizer, ready: Ready, skip: Any) -> Ready:
         if (many := rule.many) is None:
             left += [(group, p) for _, p, _ in alike]
             continue
-        values = {"skip": NULL if skip is False else skip, "ended": known.ended, "options": _options(optimizer, rule)}
-        values |= {"scale": scale_value(p.grad_scale), "random": philox.state() if "random" in many.shared else NULL}
+        values = {"skip": None if skip is False else skip, "ended": known.ended, "options": _options(optimizer, rule)}
+        values |= {"scale": scale_value(p.grad_scale), "random": philox.state() if "random" in many.shared else None}
         rows = [_row(optimizer.state[p], arrays, many) for _, p, arrays in alike]
         many.launch(gpu.xp, rows, *[values[name] for name in many.shared])
         if many.trace.draws:
@@ -107,7 +106,7 @@ def _alike(optimizer: Optimizer, ready: Ready) -> dict[tuple, list[tuple[Group, 
 
 
 def _arrays(optimizer: Optimizer, group: Group, p: Parameter) -> dict[str, Array]:
-    """What an update reads and writes. Behind "state ": the arrays of the state."""
+    """The arrays that an update reads and writes, by name; those of the state have "state " before theirs."""
     state = optimizer.state_of(group, p)
     masters = {} if p.master is p.array else {"master": p.master}
     states = {f"state {name}": state[name] for name in optimizer.initial(group)}
@@ -115,7 +114,7 @@ def _arrays(optimizer: Optimizer, group: Group, p: Parameter) -> dict[str, Array
 
 
 def _walked(arrays: dict[str, Array]) -> bool:
-    """Whether a kernel can walk them: dense gradients, of which it may take a copy, and arrays without gaps."""
+    """True if a kernel can walk them: a dense gradient, of which it may take a copy, and arrays without gaps."""
     return not hasattr(arrays["gradient"], "rows") and all(
         x.dtype in C_TYPES and x.dtype.kind == "f" and (x is arrays["gradient"] or x.flags.c_contiguous)
         for x in arrays.values()
@@ -139,11 +138,11 @@ def _traced(optimizer: Optimizer, group: Group, p: Parameter, arrays: dict[str, 
         return rule
     random = {"random": "const unsigned long long*"} if p.policy.rounding == "stochastic" else {}
     shared = {**random, "skip": "const bool*", "ended": "int*", "options": "const double*"}
-    late = "since" in optimizer.state[p]
+    late, scale = "since" in optimizer.state[p], scale_type(p.grad_scale)
     many = Many(
         type(optimizer).__name__.lower(),
         {name: x.dtype for name, x in arrays.items()}, ["step", *["since"] * late],
-        shared | scale_type(p.grad_scale), drawing=bool(random),
+        shared | ({"scale": scale} if scale else {}), drawing=bool(random),
     )  # fmt: skip
     trace, places = many.trace, iter(range(len(_numbers(group))))
     symbolic = {name: _with(value, lambda x: Option(trace, next(places), x, asked)) for name, value in group.items()}
@@ -160,14 +159,13 @@ def _traced(optimizer: Optimizer, group: Group, p: Parameter, arrays: dict[str, 
         results = {column: new[name] for name, column in names.items()}
         return {"weight": store(w, like=weight), **({"master": w} if "master" in arrays else {}), **results}
 
-    counted = f"++*reinterpret_cast<int*>(rows.row[i].at[{len(arrays)}]);"
+    counted = f"for (int i = 0; i < rows.count; i++) ++*{many.count('step', 'i')};"
     try:
         results = under(p.policy, work)
     except Exception:  # a rule of the user's, to which symbols are strange: if it is wrong, its definition says so
         return rule
-    return rule._replace(
-        many=many.write(results, end=[f"if (last_to_end(ended)) for (int i = 0; i < rows.count; i++) {counted}"])
-    )
+    skips, counts_on = "if (skip && *skip) return;", f"if (last_to_end(ended)) {counted}"
+    return rule._replace(many=many.write(results, begin=[skips], end=[counts_on]))
 
 
 def _bare(optimizer: Optimizer) -> Any:
@@ -183,25 +181,24 @@ def _bare(optimizer: Optimizer) -> Any:
 # --------------------------------------------------------------------------------------------------------- loss scales
 
 
-def scale_type(scale: Any) -> dict[str, str]:
-    """How a kernel takes the loss scale of gradients: as an argument, or from the device, where it may change."""
-    return {} if scale == 1 else {"scale": "const float*" if hasattr(scale, "array") else "double"}
+def scale_type(scale: Any) -> str:
+    """The type in C of a loss scale: a number, or a pointer to the device, where it may change; "" for a scale of 1."""
+    return "" if scale == 1 else "const float*" if hasattr(scale, "array") else "double"
 
 
 def scale_value(scale: Any) -> Any:
     """The argument."""
-    # rounds: never, a number of Python's
-    return scale.array if hasattr(scale, "array") else np.float64(scale)
+    return getattr(scale, "array", scale)
 
 
 def scale_of(many: Many) -> Any:
     """The loss scale in a kernel, for `without_scale`."""
-    kind, trace = many.shared.get("scale", ""), many.trace
+    kind, trace = many.shared.get("scale"), many.trace
+    if kind is None:
+        return 1
     if kind == "double":
         return SimpleNamespace(array=Number(trace, float, "scale"))
-    return (
-        SimpleNamespace(array=Symbol(trace, float32, (), trace.variable("float", "*scale", number=True))) if kind else 1
-    )
+    return SimpleNamespace(array=Symbol(trace, float32, (), trace.variable("float", "*scale", number=True)))
 
 
 # ------------------------------------------------------------------------------------------------- options and counts
@@ -223,14 +220,14 @@ def _numbers(group: Group) -> np.ndarray:
 
 
 def _as_asked(rule: Rule) -> bool:
-    """Whether the options on which the rule branches are 0, or not, as they were when it was traced."""
+    """True if the options on which the rule branches are 0, or not 0, as they were when it was traced."""
     numbers = _numbers(rule.group)
     return all(bool(numbers[place]) is truth for place, truth in rule.asked.items())
 
 
 def _options(optimizer: Optimizer, rule: Rule) -> Array:
     """The group's numbers on the device, always at one address. A graph has them refreshed before each replay."""
-    group, own = rule.group, _known[optimizer].options
+    group = rule.group
     captured = [value for value in group.values() if isinstance(value, bool)]
 
     def refresh() -> None:
@@ -243,17 +240,22 @@ def _options(optimizer: Optimizer, rule: Rule) -> Array:
             raise recording.Outdated(
                 f"an option of {type(optimizer).__name__} has changed on which it depends what is computed"
             )
-        now = _numbers(group)
-        before, device = own.get(id(group), (None, None))
-        if device is None:
-            device = recording.lasting(now.shape, now.dtype.name)
-        if before is None or not np.array_equal(before, now):
-            own[id(group)] = now, device
-            recording.after_capture(lambda: recording.upload(now, device))
+        _uploaded(optimizer, group)
 
-    refresh()
     recording.before_replay(refresh)
-    return own[id(group)][1]
+    return _uploaded(optimizer, group)
+
+
+def _uploaded(optimizer: Optimizer, group: Group) -> Array:
+    """The group's numbers on the device, uploaded if they have changed."""
+    own, now = _known[optimizer].options, _numbers(group)
+    before, device = own.get(id(group), (None, None))
+    if device is None:
+        device = recording.lasting(now.shape, now.dtype.name)
+    if before is None or not np.array_equal(before, now):
+        own[id(group)] = now, device
+        recording.after_capture(lambda: recording.upload(now, device))
+    return device
 
 
 def _count(n: int) -> Array:

@@ -39,7 +39,7 @@ def max_pool2d_backward(op: MaxPool2d, dy: Array, _: None = None) -> Array:
     dx = made(dy, (c, h, w, n))
     _launch("max_pool2d_backward", dx, (dy, index, dx), *_windows(op.geometry, op.shape))
     if here.inside and not overlaps(op.geometry):  # values of dy: nothing to tell
-        return batch_first(dx.astype(dy.dtype))  # rounds: never, they were FP16
+        return batch_first(op.device.cast(dx, dy.dtype))  # rounds: never, they were FP16
     return batch_first(store(dx, like=dy))
 
 

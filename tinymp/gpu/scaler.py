@@ -216,10 +216,10 @@ class DeviceSide(Side):
             results = [gpu.xp.empty(g.shape, np.result_type(g.dtype, float32).name)] if unscale else []
             alike.setdefault((g.dtype, p.grad_scale), {})[p] = [g, *results]
         for (dtype, scale), arrays in alike.items():
-            many = _checking(dtype, scale_type(scale).get("scale", ""), unscale)
+            many = _checking(dtype, scale_type(scale), unscale)
             values = [scale_value(scale)] if "scale" in many.shared else []
             rows = [arrays.get(p) for p in optimizer.parameters()]
-            many.launch(gpu.xp, rows, found, np.int32(number * PLACES), *values)
+            many.launch(gpu.xp, rows, found, number * PLACES, *values)
             for p in arrays if unscale else ():
                 p.grad_array, p.grad_scale = with_values(p.grad_array, arrays[p][1]), 1.0
 
@@ -239,12 +239,10 @@ class DeviceSide(Side):
             self.forget()
             self.counts[ITERATION] += 1
             return
-        n, rule = len(self.optimizers), scaler.rule._asdict()
+        n = len(self.optimizers)
         row = [self.scale, *[self.counts[i : i + 1] for i in range(COUNTS)], self.bad_loss]
         row += [self.found[i : i + 1] for i in range(n)]
-        # rounds: never, numbers of Python's
-        values = [np.int64(x) if name == "interval" else np.float64(x) for name, x in rule.items()]
-        _ending(n).launch(gpu.xp, [row], *self.changes, *values)
+        _ending(n).launch(gpu.xp, [row], *self.changes, *scaler.rule)
         self.callback.poll()
 
 

@@ -12,7 +12,7 @@ from .conv import Geometry, batch_first, images_last, pad_spatial, pair, taps, u
 
 
 def overlaps(g: Geometry) -> bool:
-    """Whether a pixel may lie in several windows."""
+    """True if a pixel may lie in several windows."""
     return any(d * (k - 1) >= s for k, s, d in zip(g.kernel, g.stride, g.dilation))
 
 
