@@ -118,7 +118,8 @@ def test_cupy_is_about_to_compile_its_kernels(gpu, monkeypatch, tmp_path, capsys
         make()
         monkeypatch.setattr(gpu, "_problem", None)
         assert (gpu.problem(), gpu.problem()) == (None, None)
-        said.append(capsys.readouterr().err.count(f"CuPy's kernel cache {cache} is empty: compiling takes some seconds"))
+        err = capsys.readouterr().err
+        said.append(err.count(f"CuPy's kernel cache {cache} is empty: compiling takes some seconds"))
     assert said == [1, 1, 0]
 
 
