@@ -276,6 +276,30 @@ def test_a_flag_that_changes_ends_the_graph():
     same(plain.state(), job.state())
 
 
+class Trainer:
+    def __init__(self):
+        self.model = nn.Sequential(nn.Linear(64, 8), nn.Dropout(0.5))
+        self.model.to("gpu")
+
+    def step(self, x):
+        return self.model(x)
+
+
+@pytest.mark.parametrize("named", ["closure", "object", "module"])
+def test_evaluation_is_not_what_was_recorded_in_training(named):
+    trainer = Trainer()
+    model = trainer.model
+    step = mp.capture({"closure": lambda x: model(x), "object": trainer.step, "module": model}[named], warmup=1)
+    x = mp.tensor(np.ones((4, 64), "float32"), device="gpu")
+    for _ in range(3):
+        assert (step(x).numpy() == 0).any()
+    model.eval()
+    with pytest.warns(RuntimeWarning, match=r"train\(\) or eval\(\) was called since"):
+        np.testing.assert_array_equal(step(x).numpy(), model(x).numpy())
+    model.train()
+    assert (step(x).numpy() == 0).any()
+
+
 def test_nothing_is_collected_in_a_capture():
     class Garbage:
         def __init__(self):

@@ -130,6 +130,7 @@ class Gpu(Device):
             return self.map(lambda c, bias: (c + bias.astype(c.dtype)).astype(final), c, bias)
         return c if c.dtype == final else c.astype(final)  # rounds: `gemm`: accumulators, once complete
 
+    @replaceable
     def reduce(self, x: Array, axis: Any, how: str) -> Array:
         """As `Device.reduce`. CuPy's sums widen each FP16 number as they read it, and are trees over many threads; an
         axis that is longer than LONG is cut into parts of that length.

@@ -9,16 +9,18 @@ stay where they are and are changed in place, on the device; inputs are copied t
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from .. import backend
 from ..backend import gpu
 from ..events import Observer, here, inside, observe, type_name
+from ..nn.module import Module
 from ..tensor import Tensor
 from . import recording
 from .recording import Recording, record
@@ -39,8 +41,9 @@ def capture(step: Callable[..., Any], warmup: int = 3) -> Captured:
 
     On the CPU (Tensors that lie there, or no GPU in use), and while it is audited, `step` is simply called each time.
     So it is, and a RuntimeWarning says why once, where a graph would not do the same: for inputs whose number, shape,
-    dtype or device differ from the first call's; for good in a step that reads the device from the host (item(),
-    print(loss), ...), and once an optimizer's flag has changed or its state was loaded.
+    dtype or device differ from the first call's; while a module that `step` names (or its object has) is in evaluation
+    but was not, or the reverse; for good in a step that reads the device from the host (item(), print(loss), ...), and
+    once an optimizer's flag has changed or its state was loaded.
 
     RuntimeError if the step copies values of the host to the device, which is found out while it is captured.
     """
@@ -89,6 +92,18 @@ def _where(error: BaseException) -> str:
     return place
 
 
+def _modules(step: Callable[..., Any]) -> Iterator[Module]:
+    """The modules that step names, in its closure or its globals, or that its object has."""
+    owner, function = getattr(step, "__self__", step), inspect.unwrap(getattr(step, "__func__", step))
+    names = inspect.getclosurevars(function) if inspect.isfunction(function) else None
+    values = [owner, *getattr(owner, "__dict__", {}).values()]
+    if names is not None:
+        values += [*names.nonlocals.values(), *names.globals.values()]
+    for value in values:
+        if isinstance(value, Module):
+            yield from value.modules()
+
+
 class Captured:
     """A step that runs as a CUDA graph; made by `capture`.
 
@@ -104,6 +119,7 @@ class Captured:
         self._signature: list[str] | None = None
         self._inputs: tuple = ()  # the Tensors that the graph reads
         self._outputs: Any = None
+        self._training: list[tuple[Module, bool]] = []  # the modules, and whether the graph trains them
         self._recorded = Recording()  # what the host does before and after each replay
         self._stream: Any = None  # of its own, as the default one cannot be captured; it has cuBLAS's workspace
         self._idle: Any = None  # an event behind the last replay: no two write to the graph's memory at the same time
@@ -130,6 +146,8 @@ class Captured:
             finally:  # also if the capture failed: the waiting uploads are still needed
                 while self._recorded.after:
                     self._recorded.after.pop(0)()
+        if any(module.training != trained for module, trained in self._training):
+            return self._plainly(inputs, "train() or eval() was called since it was recorded")
         try:
             for work in self._recorded.before_replay:
                 work()
@@ -212,6 +230,7 @@ class Captured:
             if collects:
                 gc.enable()
         self._inputs, self._outputs, self._graph = tuple(copies), outputs, graph
+        self._training = [(module, module.training) for module in _modules(self._step)]
 
     def _abandon(self, stream: Any) -> None:
         try:

@@ -22,22 +22,14 @@ struct Label {
     }
 };
 
-struct LossAndWeight {
-    float loss = 0.0f, weight = 0.0f;
-    __device__ static LossAndWeight combine(const LossAndWeight& a, const LossAndWeight& b) {
-        return {a.loss + b.loss, a.weight + b.weight};
-    }
-};
-
 // l = -(1 - s) w_t z_t - s/C sum_c w_c z_c + q ln sum_c e^z_c with z = x - top, q = (1 - s) w_t + s/C sum_c w_c.
 //
 // hard = 1 - s, share = s/C, smoothing = s; weights: sum_c w_c, where there are weights and s > 0. Saves t, kept, w,
-// top and scale = q / total. For reduction="none", `losses` gets the loss of each row; else `partial` gets the sums of
-// losses and of weights of each block, for `total_loss`. sum_c w_c z_c comes from sum_c w_c (x_c - x_t): it stays as exact
-// for logits of 65504 as z is. (Where x_t is infinite, 0 stands for it: the sum then is what it would be with z.)
+// top and scale = q / total. sum_c w_c z_c comes from sum_c w_c (x_c - x_t): it stays as exact for logits of 65504 as z is.
+// (Where x_t is infinite, 0 stands for it: the sum then is what it would be with z.)
 extern "C" __global__ void __launch_bounds__(THREADS)
     cross_entropy_forward(const T* x, const long long* target, const float* weight, long long ignore_index, int* bad,
-                          long long* t, bool* kept, float* w, float* losses, float* partial, float* top, float* scale,
+                          long long* t, bool* kept, float* w, float* losses, float* top, float* scale,
                           const float* weights, float hard, float share, float smoothing, long long rows, int length,
                           int lanes) {
     __shared__ float scratch[FLOATS<Exponentials> * THREADS];
@@ -60,35 +52,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         loss -= share * (spread + (weight ? *weights : static_cast<float>(length)) * (origin - all.max));
         q += weight ? share * *weights : smoothing;
     }
-    LossAndWeight sums;
-    if (mine.writes()) {
-        t[mine.row] = label.t;
-        kept[mine.row] = label.kept;
-        w[mine.row] = label.w;
-        top[mine.row] = all.max;
-        scale[mine.row] = q / all.sum;
-        sums = {label.kept ? loss + q * logf(all.sum) : 0.0f, label.w};
-        if (losses) losses[mine.row] = sums.loss;
-    }
-    if (!partial) return;
-    sums = combine_rows(sums, 1, scratch);  // rounds: the losses and weights of a block, summed in FP32
-    if (threadIdx.x == 0) {
-        partial[2 * blockIdx.x] = sums.loss;
-        partial[2 * blockIdx.x + 1] = sums.weight;
-    }
-}
-
-// One block: loss = the sum of all losses, over the sum of the weights where that is asked for with `divisor`.
-extern "C" __global__ void __launch_bounds__(THREADS) total_loss(const float* partial, float* loss, float* divisor,
-                                                                 int n) {
-    __shared__ float scratch[FLOATS<LossAndWeight> * THREADS];
-    LossAndWeight sums;
-    for (int i = threadIdx.x; i < n; i += THREADS)
-        sums = LossAndWeight::combine(sums, {partial[2 * i], partial[2 * i + 1]});
-    sums = combine_rows(sums, 1, scratch);  // rounds: the total loss and weight, summed in FP32
-    if (threadIdx.x != 0) return;
-    *loss = divisor ? sums.loss / sums.weight : sums.loss;
-    if (divisor) *divisor = sums.weight;
+    if (!mine.writes()) return;
+    t[mine.row] = label.t;
+    kept[mine.row] = label.kept;
+    w[mine.row] = label.w;
+    top[mine.row] = all.max;
+    scale[mine.row] = q / all.sum;
+    losses[mine.row] = label.kept ? loss + q * logf(all.sum) : 0.0f;
 }
 
 // dx_c = dl (q softmax(x)_c - s/C w_c - (1 - s) w_t [c = t]) = dl (e^(x_c - top) scale - ...). dy: one value, or one per

@@ -1,4 +1,4 @@
-"""cross_entropy with labels (loss.cu): one kernel each way, and one more that adds up what blocks summed.
+"""cross_entropy with labels (loss.cu): one kernel each way; the losses of the rows are summed as elsewhere.
 
 The kernels take logits whose classes are a run of memory. They visit the rows in memory order, and all other arrays in
 the same order.
@@ -10,10 +10,10 @@ from typing import Any
 
 from ..autograd import Array
 from ..ops.loss import CrossEntropy, class_axis, total
-from ..precision import FP32, store
+from ..precision import store
 from . import checks, kernel, made
 from .kernels import Kernels
-from .layout import THREADS, ceil_div, compact, matching
+from .layout import compact, matching
 from .rows import along, reduced, vector
 
 KERNELS = Kernels(__file__)
@@ -34,24 +34,17 @@ def cross_entropy_forward(
     if (plan := along(dense, op.axis)) is None:
         return NotImplemented
     op.hard, op.share = 1 - label_smoothing, label_smoothing / plan.length
-    t, kept, w_t, top, scale = (reduced(xp, dense, op.axis, kind) for kind in ("int64", bool, *[FP32.storage] * 3))
+    t, kept, w_t, losses, top, scale = (reduced(xp, dense, op.axis, kind) for kind in ("int64", bool, *["float32"] * 4))
     target = matching(xp, xp.expand_dims(xp.asarray(target, dtype="int64"), op.axis), like=t)
     factors = vector(xp, w)
     weights = total(factors) if op.share and factors is not None else None
-    blocks = ceil_div(plan.rows * plan.lanes, THREADS)
-    losses = reduced(xp, dense, op.axis) if reduction == "none" else None
-    partial = xp.empty((blocks, 2), FP32.storage) if losses is None else None
     message = f"{op.name}: expected every value of `target` {op.labels(plan.length, ignore_index)}"
     bad = checks.flag(message, ValueError(f"{message} (seen on the GPU in an earlier call)"))
-    rows = target, factors, ignore_index, bad, t, kept, w_t, losses, partial, top, scale, weights
+    rows = target, factors, ignore_index, bad, t, kept, w_t, losses, top, scale, weights
     plan.launch(KERNELS, "cross_entropy_forward", dense, *rows, op.hard, op.share, label_smoothing)
-    divisor = xp.empty((), FP32.storage) if reduction == "mean" else None
+    divisor = total(w_t) if reduction == "mean" else None
     op.save(x, t, w, kept, statistics=(w_t, top, scale, divisor))
-    if losses is not None:
-        return losses.squeeze(op.axis)
-    loss = xp.empty((), FP32.storage)
-    KERNELS.launch("total_loss", dense.dtype, 1, THREADS, partial, loss, divisor, blocks)
-    return loss
+    return op.reduced(losses.squeeze(op.axis), divisor)
 
 
 @kernel(CrossEntropy.backward)

@@ -3,13 +3,10 @@
 // Statistics are made of batches of a few values in registers: their mean, then the sum of squared distances from it;
 // batches, blocks of them, threads and their blocks are combined (Chan, Golub & LeVeque, 1983), in a fixed order. Nothing
 // cancels.
-//
-// Batch norm sees x as (outer, channels, inner); see `channels` in layout.py. In every kernel below V is the
-// number of channels that a thread sees: 1 where inner > 1 (a block walks one channel along its runs of `inner`), PACK
-// where inner = 1 (neighbours in memory are different channels: a thread keeps PACK of them, and walks along outer).
 
 #include "elements.cuh"
 #include "rows.cuh"
+#include "channels.cuh"
 
 // ------------------------------------------------------------------------------------------------------- accumulators
 
@@ -57,15 +54,7 @@ template <int V>
 struct Sums {
     float dy[V] = {}, along[V] = {};
 
-    __device__ static Sums combine(const Sums& a, const Sums& b) {
-        Sums c;
-#pragma unroll
-        for (int v = 0; v < V; v++) {
-            c.dy[v] = a.dy[v] + b.dy[v];
-            c.along[v] = a.along[v] + b.along[v];
-        }
-        return c;
-    }
+    __device__ static Sums combine(const Sums& a, const Sums& b) { return plus(a, b); }
 
     __device__ void add(int k, float g, float other) {
         dy[k % V] += g;
@@ -98,65 +87,6 @@ __device__ inline A of_parts(const float* work, int parts, int unit, int units, 
 }
 
 // --------------------------------------------------------------------------------------------------------- batch norm
-
-struct Layout {
-    int outer, channels, inner;              // of x
-    int lanes;                               // neighbouring threads on one run of memory
-    int rows_per_part, columns_per_part;     // of a channel, as a matrix (outer, inner), each block takes so much
-    int parts;                               // blocks per channel, or per lanes * PACK channels
-};
-
-// What one block does, seen from one thread.
-template <int V>
-struct Share {
-    int channel, part;  // the thread's first channel; which part of it
-    int lanes;          // threads that agree modulo this have the same channels
-    int unit, units, parts, channels;
-    Walk walk;
-
-    __device__ Share(const Layout& x, bool wide)
-        : part(blockIdx.x % x.parts), lanes(V == 1 ? 1 : x.lanes), parts(x.parts), channels(x.channels),
-          walk(V == 1 ? one(x, wide) : many(x, wide)) {
-        int group = blockIdx.x / x.parts;
-        channel = V == 1 ? group : (group * x.lanes + threadIdx.x % x.lanes) * V;
-        unit = channel / V;
-        units = (channels + V - 1) / V;
-    }
-
-    // One channel: part of its `outer` rows, or part of their columns.
-    __device__ static Walk one(const Layout& x, bool wide) {
-        int across = (x.inner + x.columns_per_part - 1) / x.columns_per_part, part = blockIdx.x % x.parts;
-        int row = part / across * x.rows_per_part, column = part % across * x.columns_per_part;
-        long long start = static_cast<long long>(blockIdx.x / x.parts) * x.inner;
-        return Walk(start, static_cast<long long>(x.channels) * x.inner, row + threadIdx.x / x.lanes,
-                    min(row + x.rows_per_part, x.outer), THREADS / x.lanes,
-                    threadIdx.x % x.lanes, x.lanes, column, min(column + x.columns_per_part, x.inner), wide);
-    }
-
-    // lanes * PACK channels of the matrix (outer, channels): a line per thread and row, always on the same channels.
-    __device__ static Walk many(const Layout& x, bool wide) {
-        int row = blockIdx.x % x.parts * x.rows_per_part, column = blockIdx.x / x.parts * x.lanes * PACK;
-        return Walk(0, x.channels, row + threadIdx.x / x.lanes, min(row + x.rows_per_part, x.outer), THREADS / x.lanes,
-                    threadIdx.x % x.lanes, x.lanes, column, min(column + x.lanes * PACK, x.channels),
-                    wide && x.channels % PACK == 0);
-    }
-
-    // Whether this thread is the one that writes what belongs to its channels.
-    __device__ bool writes() const { return part == 0 && threadIdx.x < lanes; }
-
-    __device__ void get(float (&to)[V], const float* from, float otherwise) const {
-#pragma unroll
-        for (int v = 0; v < V; v++) to[v] = from && channel + v < channels ? from[channel + v] : otherwise;
-    }
-
-    __device__ void put(float* to, int v, float value) const {
-        if (to && channel + v < channels) to[channel + v] = value;
-    }
-};
-
-// Of InBlocks: with two, the PACK channels of a thread would take too many registers, and its share of each is short.
-template <int V>
-constexpr int LEVELS = V == 1 ? 2 : 1;
 
 template <int V>
 __device__ inline Moments<V> moments(const T* x, Walk walk) {
@@ -218,9 +148,9 @@ __device__ inline void batch_norm_forward_of(const T* x, const float* w, const f
         center[v] = all.sum[v] / all.n;
         scale[v] = r * weight[v];
         if (share.writes()) {
-            share.put(mean, v, center[v]);
-            share.put(var, v, variance);
-            share.put(rstd, v, r);
+            share.put(mean, 0, v, center[v]);
+            share.put(var, 0, v, variance);
+            share.put(rstd, 0, v, r);
             running.follow(share, v, center[v], all.m2[v] / (all.n - 1.0f));
         }
     }
@@ -261,8 +191,8 @@ __device__ inline void batch_norm_backward_of(const T* x, const T* dy, const flo
         along[v] = scale[v] * r[v] * dweight / n;
         constant[v] = scale[v] * all.dy[v] / n;
         if (share.writes()) {
-            share.put(dw, v, dweight);
-            share.put(db, v, all.dy[v]);
+            share.put(dw, 0, v, dweight);
+            share.put(db, 0, v, all.dy[v]);
         }
     }
     if (!dx) return;
@@ -277,7 +207,6 @@ __device__ inline void batch_norm_backward_of(const T* x, const T* dy, const flo
 // Each kernel is there twice: for runs of one channel, and, `_columns`, where neighbours are different channels. Sums of
 // long channels are made by a kernel before, one part of a channel per block, into work; where that is null, a block has
 // its channel to itself, and makes the sums in a first walk: the second one then finds x in the caches.
-#define LAYOUT int outer, int channels, int inner, int lanes, int rows_per_part, int columns_per_part, int parts
 #define RUN(FUNCTION, A, V, ...)                                                                                    \
     __shared__ float scratch[FLOATS<A<V>> * THREADS];                                                               \
     Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};                           \
@@ -371,7 +300,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward(
     });
 }
 
-// Sums of dy and dy xhat over the rows, into work. x is (outer, channels, 1): here the channels are the columns.
+// Sums of dy xhat and of dy over each part of the rows, into work (parts, 2, channels), which sums.cu adds up. x is
+// (outer, channels, 1): here the channels are the columns.
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_sums_columns(
     const T* x, const T* dy, const float* mean, const float* rstd, float* work, LAYOUT) {
     __shared__ float scratch[FLOATS<Sums<PACK>> * THREADS];
@@ -382,24 +312,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_sums_columns(
         float center = ours ? mean[line.row] : 0.0f, r = ours ? rstd[line.row] : 0.0f;
         each(line, [&](int k) { few.add(k, widen(dys.at[k]), (widen(xs.at[k]) - center) * r); });
     };
-    // rounds: the statistics of a channel or row over lanes and rows, FP32
+    // rounds: sums over the rows of a part, FP32
     Sums<PACK> all = combine_rows(add_lines<Sums<PACK>, LEVELS<PACK>>(share.walk, {x, dy}, add), lanes, scratch);
-    if (threadIdx.x < lanes && share.unit < share.units)
-        put_part(all, work, share.part, parts, share.unit, share.units);
-}
-
-// db = sum dy, dw = sum dy xhat: the parts of layer_norm_sums_columns together. A block has lanes * PACK columns. dw
-// and db may be null.
-extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_totals(
-    const float* work, float* dw, float* db, int length, int lanes, int parts) {
-    __shared__ float scratch[FLOATS<Sums<PACK>> * THREADS];
-    int unit = blockIdx.x * lanes + threadIdx.x % lanes, units = (length + PACK - 1) / PACK;
-    Sums<PACK> all = of_parts<Sums<PACK>>(work, parts, unit, units, lanes, scratch);
-    if (threadIdx.x >= lanes) return;
-#pragma unroll
-    for (int k = 0; k < PACK; k++) {
-        int column = unit * PACK + k;
-        if (dw && column < length) dw[column] = all.along[k];
-        if (db && column < length) db[column] = all.dy[k];
-    }
+    if (threadIdx.x < lanes)
+        for (int v = 0; v < PACK; v++) {
+            share.put(work, 2 * share.part, v, all.along[v]);
+            share.put(work, 2 * share.part + 1, v, all.dy[v]);
+        }
 }

@@ -11,8 +11,9 @@ from ..ops.norm import BatchNorm, LayerNorm, Running, of_argument
 from ..precision import FP32, store
 from . import kernel, made
 from .kernels import Kernels
-from .layout import THREADS, ceil_div, compact, matching
+from .layout import compact, matching
 from .rows import over_all_but, over_channels, over_last, vector
+from .sums import parts
 
 KERNELS = Kernels(__file__)
 NOT_MOVED = (None, None, None, None, 0.0)  # `running_arguments` for no statistics
@@ -77,18 +78,17 @@ def layer_norm_forward(op: LayerNorm, x: Array, w: Array | None, b: Array | None
 @kernel(LayerNorm.backward)
 def layer_norm_backward(op: LayerNorm, dy: Array) -> Any:
     (x, w), (like_x, like_w, like_b), xp = op.saved, op.targets, op.xp
-    rows, pack = over_last(x, op.axes), 16 // x.itemsize
-    plan = rows and over_all_but(rows.rows, rows.length, 1, pack)
+    axes, rows = op.axes, over_last(x, op.axes)
+    plan = rows and over_all_but(rows.rows, rows.length, 1, 16 // x.itemsize)
     if rows is None or plan is None:
         return NotImplemented
     x, dy, mean, rstd = (xp.ascontiguousarray(a) for a in (x, dy, *op.statistics))
     dx = made(x) if like_x else None
     if like_x:
         rows.launch(KERNELS, "layer_norm_backward", x, dy, vector(xp, w), mean, rstd, dx)
-    dw, db = (xp.empty(like.shape, FP32.storage) if like else None for like in (like_w, like_b))
+    dw = db = None
     if like_w or like_b:
-        work, lanes = plan.room(xp, x), 4  # few columns per block: most of its threads run along the parts
+        work = xp.empty((plan.parts, 2, *x.shape[axes[0] :]), FP32.storage)
         plan.launch(KERNELS, "layer_norm_sums", x, dy, mean, rstd, work)
-        arguments = (work, dw, db, rows.length, lanes, plan.parts)
-        KERNELS.launch("layer_norm_totals", x.dtype, ceil_div(rows.length, lanes * pack), THREADS, *arguments)
+        dw, db = parts(xp, work)
     return of_argument(dx, like_x), of_argument(dw, like_w), of_argument(db, like_b)

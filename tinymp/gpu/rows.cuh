@@ -174,6 +174,12 @@ __device__ inline A made_of(F value) {
     return a;
 }
 
+// a + b, member by member.
+template <class A>
+__device__ inline A plus(const A& a, const A& b) {
+    return made_of<A>([&](int i) { return member(a, i) + member(b, i); });
+}
+
 // Over groups of `lanes` neighbouring lanes of a warp, those whose numbers agree modulo `least` (both powers of two).
 // Their results may differ in the last bit: where one result is needed, take that of one lane.
 template <class A>

@@ -75,11 +75,8 @@ def over_all_but(outer: int, c: int, run: int, pack: int) -> Channels | None:
     """The plan for sums over all but c channels, of packs of neighbours."""
     if not 0 < min(outer, c, run) <= max(outer, c, run) <= LONGEST:
         return None
-    if run == 1:  # a block takes lanes * pack channels, and its threads rows of them
-        lanes = min(16, power_of_two(ceil_div(c, pack)))
-        groups = ceil_div(c, lanes * pack)
-        rows = ceil_div(outer, min(_parts(groups, outer * lanes * pack), 8 * THREADS // lanes))
-        return Channels(outer, c, run, lanes, rows, 1, ceil_div(outer, rows), groups)
+    if run == 1:
+        return over_columns(outer, c, pack)
     rows, columns, parts = outer, run, _parts(c, outer * run)
     if parts <= outer:
         rows = ceil_div(outer, parts)
@@ -87,6 +84,15 @@ def over_all_but(outer: int, c: int, run: int, pack: int) -> Channels | None:
         columns = ceil_div(ceil_div(run, parts), pack) * pack
     lanes = min(THREADS, power_of_two(ceil_div(columns, pack)))
     return Channels(outer, c, run, lanes, rows, columns, ceil_div(outer, rows) * ceil_div(run, columns), c)
+
+
+def over_columns(rows: int, c: int, pack: int, split: bool = True) -> Channels:
+    """The plan for sums over the rows of a matrix. split: whether several blocks may share a column."""
+    lanes = min(16, power_of_two(ceil_div(c, pack)))  # a block takes lanes * pack columns, and its threads rows of them
+    groups = ceil_div(c, lanes * pack)
+    parts = min(_parts(groups, rows * lanes * pack), 8 * THREADS // lanes) if split else 1
+    per_part = ceil_div(rows, parts)
+    return Channels(rows, c, 1, lanes, per_part, 1, ceil_div(rows, per_part), groups)
 
 
 def _parts(groups: int, n: int) -> int:
