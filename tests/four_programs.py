@@ -65,7 +65,7 @@ def run(policy: Any, models: list, scaler: Any, step: Callable[[int], float], st
         state = {name: np.asarray(value) for name, value in model.state_dict().items()}
         masters += [value for name, value in state.items() if name in names]
         buffers += [value for name, value in state.items() if name not in names]
-        copies += [p.numpy() for p in model.parameters()]
+        copies += [np.asarray(p.array) for p in model.parameters()]
     return (
         f"loss {losses[-1]:.4f}, scale 2^{math.log2(scaler.get_scale()):g}; losses {digest([losses])}, "
         f"weights {digest(masters + copies)}, buffers {digest(buffers)}"

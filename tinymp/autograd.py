@@ -33,7 +33,7 @@ import numpy as np
 from . import backend
 from .backend.memory import explain
 from .dtypes import FLOATING, HALVES, float32
-from .events import NAMES, here, running, tell, type_name
+from .events import NAMES, here, in_pass, running, tell, type_name
 from .events import backward as backward_run
 from .fast_path import find
 from .grad_mode import is_grad_enabled
@@ -69,6 +69,7 @@ class Variable:
     grad_array: Any
     grad_scale: Any
     grad_fn: Op | None
+    weight: Any = None  # what has a wider array than `array` (a weight with a master, a gradient in FP16): see `_wide`
     result: Callable[..., Any]  # a new Tensor with this array, for the result of an op on this one
 
     def __init__(self, array: Array, requires_grad: bool, grad_fn: Op | None = None, output_nr: int = 0) -> None:
@@ -168,6 +169,7 @@ class Op:
 
     gradient: ClassVar[Kind | None] = None  # the kind of backward, where it differs: lookups, whose gradients add up
     casts: ClassVar[bool] = False  # whether its result has another dtype, because the user asks for it
+    selects: ClassVar[bool] = False  # whether it is a view of its first argument, or looks numbers up in it
 
     saved: Any = ()  # what `save` kept; None once backward has freed it
     statistics: tuple = ()
@@ -213,6 +215,7 @@ class Op:
     def apply(cls, *args: Any, **options: Any) -> Any:
         """Run the op on Tensors, check what it promises about precision, and record it in the graph."""
         op = cls()
+        args = args if in_pass.get() or cls.selects else _wide(args)
         tensors = op._connect(args)
         # for backward; a np.float64 would promote FP32 arrays
         op.options = {name: x.item() if isinstance(x, np.generic) else x for name, x in options.items()}
@@ -244,7 +247,8 @@ class Op:
                 if owner is not device or (other and not (i in self._fp32 and dtype == float32 and storage in HALVES)):
                     self._refuse_mixture(args)
                 if a.requires_grad and is_grad_enabled():
-                    edges[i] = a if a.grad_fn is None else (a.grad_fn, a.output_nr)
+                    leaf = a if a.weight is None else a.weight
+                    edges[i] = leaf if a.grad_fn is None else (a.grad_fn, a.output_nr)
                     targets[i] = Target(a.array.shape, dtype, a.array.strides)
             elif not (a is None or isinstance(a, (int, float, np.generic))):
                 raise TypeError(
@@ -295,7 +299,8 @@ class Op:
             for a in tensors:
                 if backend.owner_of(a.array) is owner:
                     result._version = a._version
-        return result
+        weight = tensors[0].weight if self.selects and not in_pass.get() else None
+        return result if weight is None else weight.selected(self, result)
 
     def _record(self, tensors: list) -> None:
         """Make this op a node of the graph, which knows what it has saved of its arguments and results."""
@@ -366,6 +371,18 @@ class Op:
         )
 
 
+def _wide(args: tuple) -> tuple:
+    """The arguments of an op that the user's program calls itself, outside of any module's call: a weight is read as
+    its FP32 master, a gradient as FP32, unless an FP16 tensor is beside it. docs/policies.md has the table.
+    """
+    weights = [isinstance(a, Variable) and a.weight is not None for a in args]
+    if True not in weights or any(
+        isinstance(a, Variable) and a.weight is None and a.array.dtype in HALVES for a in args
+    ):
+        return args
+    return tuple([a.wide() if weight else a for a, weight in zip(args, weights)])
+
+
 class Backward:
     """One run of `Tensor.backward`. While it propagates, observers find it as `events.here.backward`.
 
@@ -385,6 +402,7 @@ class Backward:
     def run(self) -> None:
         """Do all that `Tensor.backward` does, in a context of its own (`events.quietly`)."""
         backward_run.set(self)
+        in_pass.set(True)
         try:
             self.propagate()
             self.deposit()

@@ -128,6 +128,7 @@ class Exchange:
 
 running: ContextVar[Any] = ContextVar("running", default=None)
 backward: ContextVar[Any] = ContextVar("backward", default=None)  # autograd.Backward sets it, for its context
+in_pass: ContextVar[bool] = ContextVar("in_pass", default=False)  # whether a module's call or a backward pass runs
 
 
 class _Here(threading.local):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
 
 from . import backend
 from .arguments import flag, named_by_class
-from .autograd import Array, Variable, put, values_of, with_values
+from .autograd import Array, Op, Variable, put, values_of, with_values
 from .dtypes import FLOATING, HALVES, float32, require_fit
 from .events import here, tell
 from .precision import FP32, UPDATE, Policy, store, to_dtype
@@ -40,6 +41,41 @@ class Weights(Tensor):
         return made
 
     data = property(_same, doc="The same two arrays.")
+    weight = property(lambda self: None if self._master is None else self, doc="Itself, if it has a master.")
+
+    def detach(self) -> Weights:
+        """The same two arrays outside the graph."""
+        return self._same()
+
+    def wide(self) -> Tensor:
+        """The master in its place in the graph, for an op that the user's program calls itself (`autograd._wide`)."""
+        made = Wide.__new__(Wide)
+        Variable.__init__(made, self.master, self.requires_grad, self.grad_fn, self.output_nr)
+        made._version, made.weight = self._version, self
+        return made
+
+    def selected(self, op: Op, made: Tensor) -> Tensor:
+        """`made`, which op has selected of the working copy, with the same part of the master: weights again.
+
+        Rows that are looked up for a backward pass remain FP16: a lookup begins a forward pass.
+        """
+        if made.requires_grad and backend.owner_of(made.array) is not backend.owner_of(self.array) and op.gradient:
+            return made
+        part = copy(op).run("forward", [self.master], op.options)
+        weights = self._same()
+        Variable.__init__(weights, made.array, made.requires_grad, made.grad_fn, made.output_nr)
+        weights._version = made._version
+        weights._master = part[made.output_nr] if isinstance(part, tuple) else part
+        return weights
+
+    @property
+    def numbers(self) -> Array:
+        """The master; read-only where there is a copy, which would not learn of a change."""
+        if self._master is None or backend.of(self.array) is not backend.cpu:
+            return self.master
+        numbers = self._master.view()
+        numbers.flags.writeable = False
+        return numbers
 
     def __setstate__(self, state: tuple) -> None:
         """For copy and pickle: the two arrays as they were, and the working copy read-only again."""
@@ -50,6 +86,8 @@ class Weights(Tensor):
     def lock(self, locked: bool = True) -> None:
         """Make a working copy read-only (or writeable), where arrays can be (CuPy's cannot)."""
         if backend.of(self.array) is backend.cpu:
+            if self._master is not None:  # a view of a copy is writeable only if the copy is
+                backend.owner_of(self.array).flags.writeable = not locked
             self.array.flags.writeable = self._master is None or not locked
 
     @property
@@ -100,6 +138,12 @@ class Weights(Tensor):
         full = Tensor(self.master.copy())
         full[index] = value
         self.overwrite("setitem", full)
+
+
+class Wide(Tensor):
+    """The master of `weight` as an op reads it."""
+
+    __slots__ = ("weight",)
 
 
 class Parameter(Weights):
@@ -172,7 +216,7 @@ class Parameter(Weights):
     def __repr__(self) -> str:
         master = f", master {self._master.dtype}" if self._master is not None else ""
         name = f"{self.name}: " if self.name else ""
-        values = np.array2string(backend.to_cpu(self.array), precision=4, threshold=20, prefix="Parameter(")
+        values = np.array2string(backend.to_cpu(self.numbers), precision=4, threshold=20, prefix="Parameter(")
         return f"Parameter({name}{values}, dtype={self.dtype}{master}, device={self.device})"
 
 

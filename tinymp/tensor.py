@@ -12,7 +12,7 @@ import numpy as np
 from . import backend, dtypes
 from .autograd import Array, Backward, Op, Variable
 from .backend.memory import behind
-from .dtypes import FLOATING, float32, float64, real, require_fit
+from .dtypes import FLOATING, HALVES, float32, float64, real, require_fit
 from .events import flag, quietly, type_name
 from .grad_mode import is_grad_enabled
 from .precision import Policy, fit, scalar, widen
@@ -106,7 +106,7 @@ class Tensor(Variable):
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
-        values = backend.to_cpu(self.array)
+        values = backend.to_cpu(self.numbers)
         values = widen(values) if self.dtype.kind == "V" else values  # NumPy prints its numbers like integers
         body = np.array2string(values, precision=4, threshold=50, prefix="tensor(")
         parts = [body, f"dtype={self.dtype}", f"device={self.device}"]
@@ -118,15 +118,20 @@ class Tensor(Variable):
 
     # ---- leaving the graph
 
+    numbers = property(lambda self: self.array, doc="The array that `numpy`, `item`, `tolist` and prints read.")
+
     def numpy(self) -> np.ndarray:
-        """Its data as a NumPy array outside the graph: shared with the tensor, or from a GPU a copy."""
-        return backend.to_cpu(self.array)
+        """Its data as a NumPy array outside the graph: shared with the tensor, or from a GPU a copy.
+
+        Of a weight with a master, the master, read-only: `p[...] = x` under `no_grad` reaches the copy as well.
+        """
+        return backend.to_cpu(self.numbers)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False and backend.of(self.array) is not backend.cpu:
             raise ValueError("__array__: the data is on the GPU and can only be copied; leave out copy=False")
         # rounds: numpy.asarray(tensor, dtype), as the user asked for
-        return np.array(backend.to_cpu(self.array), dtype=dtype, copy=copy)
+        return np.array(backend.to_cpu(self.numbers), dtype=dtype, copy=copy)
 
     def __array_function__(self, function: Callable, types: Any, args: tuple, options: dict) -> Any:
         """numpy.mean(x) and its like: NumPy's result for NumPy's arrays, outside the graph."""
@@ -146,11 +151,11 @@ class Tensor(Variable):
         """`item`, in the name of what the user called."""
         if self.array.size != 1:
             raise ValueError(f"{how}: expected one element, got shape {self.shape}")
-        return backend.to_cpu(self.array).item()
+        return backend.to_cpu(self.numbers).item()
 
     def tolist(self) -> Any:
         """Its elements as nested lists of Python numbers."""
-        return backend.to_cpu(self.array).tolist()
+        return backend.to_cpu(self.numbers).tolist()
 
     def __float__(self) -> float:
         return float(self._only("float"))
@@ -321,7 +326,22 @@ class Gradient(Tensor):
         self.leaf.grad = value
         self.array = self.leaf.grad_array
 
-    data = property(Tensor.detach, _assign, doc="The same; what is assigned becomes the gradient of the leaf.")
+    data = property(lambda self: self, _assign, doc="The same; what is assigned becomes the gradient of the leaf.")
+    weight = property(lambda self: self if self.dtype in HALVES else None, doc="Itself in FP16; see `autograd.Op`.")
+
+    def wide(self) -> Tensor:
+        """The same in FP32, exactly."""
+        return Tensor(widen(self.array))
+
+    def selected(self, op: Op, made: Tensor) -> Tensor:
+        """What an op has selected of it: FP16 as well."""
+        return made
+
+    def overwrite(self, how: str, source: Any) -> Tensor:
+        """As `Tensor.overwrite`, but nothing is rounded: in FP16 it becomes FP32, as what a scaler unscales does."""
+        if self.dtype in HALVES:
+            self._assign(widen(self.array))
+        return super().overwrite(how, source)
 
     def __reduce__(self) -> tuple:
         return Tensor, (self.array,)  # a copy is no leaf's gradient

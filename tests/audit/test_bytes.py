@@ -19,6 +19,7 @@ from tinymp.audit.histograms import Exponents
 from tinymp.audit.ledger import Ledger
 from tinymp.audit.predict import another_iteration, predict
 from tinymp.audit.products import Products
+from tinymp.events import Setting, in_pass
 
 pytestmark = pytest.mark.cpu  # exact numbers are those of the CPU's definitions; fast paths on a GPU keep other arrays
 
@@ -264,6 +265,7 @@ def test_a_dcgan_iteration():
 
 
 @pytest.mark.parametrize(("policy", "size"), [(mp.FP32, 4), (mp.MIXED, 2)])
+@Setting(in_pass, True)  # x is read as its copy
 def test_what_ops_and_updates_move_by_hand(policy, size):
     x = policy.cast(nn.Parameter(images(3, 5)))
     optimizer = optim.SGD([x], lr=0.1, momentum=0.9)

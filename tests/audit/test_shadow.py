@@ -12,6 +12,7 @@ from tinymp import nn, ops, optim
 from tinymp.audit.listener import Listener
 from tinymp.audit.shadow import Shadow, difference
 from tinymp.autograd import Op
+from tinymp.events import Setting, in_pass
 from tinymp.precision import POINTWISE, store, widen
 
 EPS = 2.0**-10  # the spacing of FP16 from 1 to 2
@@ -183,6 +184,7 @@ def test_gradients_of_a_tensor_that_was_used_twice_add_up_in_the_copy():
     assert errors(row) == (0, 0, EPS, EPS)
 
 
+@Setting(in_pass, True)  # weights are read as their copies
 def test_weights_inherit_the_difference_to_their_masters():
     w = nn.Parameter(np.array([[1 + 2.0**-12]], "f4"))
     mp.MIXED.cast(w)

@@ -45,7 +45,6 @@ def test_the_copy_alone_cannot_be_changed():
     for write in (
         lambda: p.array.fill(3),
         lambda: p.numpy().fill(3),
-        lambda: p.detach().zero_(),
         lambda: p.array.__isub__(1),
         lambda: np.asarray(p).__setitem__(0, 3),
     ):
@@ -54,7 +53,7 @@ def test_the_copy_alone_cannot_be_changed():
     np.testing.assert_array_equal(p.numpy(), 1)
     p.array = p.array * 1.0004883  # rounds to a neighbour in FP16, and lies between two in FP32
     assert p.master.dtype == np.float32
-    np.testing.assert_array_equal(p.numpy(), host(p.master).astype("float16"))
+    np.testing.assert_array_equal(p.array, host(p.master).astype("float16"))
     with pytest.raises(ValueError, match=r"expected shape \(2, 2\), got \(3,\)"):
         p.array = np.ones(3, "float32")
     with pytest.raises(ValueError, match="does not fit FP16"):
@@ -118,7 +117,7 @@ def test_weights_can_be_set_aside_and_given_back(policy):
     p = policy.cast(nn.Parameter(np.full(3, FINE, "float32")))
     backup = p.data
     p.data = p.data * 2
-    assert (host(p.master) == 2 * np.float32(FINE)).all() == (policy is mp.FP32)
+    assert (host(p.master) == 2 * np.float32(FINE)).all() == (policy is not mp.NO_MASTER)
     assert (host(p.array) == 2).all() == (p.dtype == "float16")
     p.data = backup
     assert (host(p.master) == (1 if policy is mp.NO_MASTER else np.float32(FINE))).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import copy_context
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -12,6 +13,7 @@ from .. import backend
 from ..arguments import flag, function, named
 from ..backend.extras import held
 from ..dtypes import FLOATING, fits
+from ..events import in_pass
 from ..parameter import Parameter, replace, storage_of
 from ..precision import Policy, to_dtype
 from ..tensor import Tensor
@@ -61,12 +63,16 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if hooks := vars(self).get("_hooks"):
-            return hooks.call(self, args, kwargs)
+        if not in_pass.get():  # the outermost call, in which weights are read as their copies
+            context = copy_context()
+            context.run(in_pass.set, True)
+            return context.run(self, *args, **kwargs)
+        hooks = vars(self).get("_hooks")
         try:
-            return self.forward(*args, **kwargs)
+            return hooks.call(self, args, kwargs) if hooks else self.forward(*args, **kwargs)
         except Exception as error:
-            name_layer(error, self)
+            if not hooks:
+                name_layer(error, self)
             raise
 
     # ---- hooks

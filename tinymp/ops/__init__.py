@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import arguments
 from ..backend.extras import held as _held
 from ..dtypes import FLOATING as _FLOATING
+from ..dtypes import HALVES as _HALVES
 from ..grad_mode import no_grad as _no_grad
 from . import convert
 from .activation import leaky_relu, relu
@@ -102,12 +103,18 @@ def _beside_none(function: Any, answer: bool) -> Any:
 
 
 def in_place(function: Any) -> Any:
-    """The method that writes the function of a tensor into it, outside the graph; of weights, that of the master."""
+    """The method that writes the function of a tensor into it, outside the graph.
+
+    Of a weight it is that of the master, of an FP16 gradient that of its numbers in FP32; FP16 operands are widened.
+    """
 
     def method(self: Any, *args: Any, **options: Any) -> Any:
         self.require_outside_graph(method.__name__, *args, *options.values())
         with _no_grad():
-            value = function(self.result(getattr(self, "master", self.array), False), *args, **options)
+            if self.weight is not None:
+                args = tuple([x.float() if getattr(x, "dtype", None) in _HALVES else x for x in args])
+            own = self.array if self.weight is None else self.wide().array
+            value = function(self.result(own, False), *args, **options)
         if value.dtype in _FLOATING and self.dtype not in _FLOATING:
             raise TypeError(f"{method.__name__}: the result is {value.dtype}, which {self.dtype} does not hold")
         return self.overwrite(method.__name__, value)

@@ -19,6 +19,7 @@ class Embedding(Op):
     """
 
     kind = MOVEMENT
+    selects = True
     gradient = REDUCTION
     arguments = ("input", "weight")
 

@@ -19,6 +19,7 @@ class Slice(Op):
     """y = the view of x that integers, slices and new axes select;  dx = dy there, 0 elsewhere."""
 
     kind = MOVEMENT
+    selects = True
     name = "getitem"
 
     def forward(self, x: Array, *, index: tuple) -> Array:
@@ -39,6 +40,7 @@ class Index(Op):
     """
 
     kind = MOVEMENT
+    selects = True
     gradient = REDUCTION
     name = "getitem"
 

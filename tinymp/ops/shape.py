@@ -29,6 +29,7 @@ class Reshape(Op):
     """y = x with another shape, in row-major order;  dx = dy with x's shape."""
 
     kind = MOVEMENT
+    selects = True
 
     def forward(self, x: Array, *, shape: tuple) -> Array:
         return x.reshape(shape)
@@ -41,6 +42,7 @@ class Permute(Op):
     """y = x with its axes in the order `dims`;  dx = dy with them in the old order."""
 
     kind = MOVEMENT
+    selects = True
 
     def forward(self, x: Array, *, dims: Sequence[int]) -> Array:
         self.inverse = sorted(range(len(dims)), key=dims.__getitem__)
@@ -54,6 +56,7 @@ class Expand(Op):
     """y = x repeated along axes of length 1 and new leading axes;  dx = sum of dy over them, in FP32."""
 
     kind = MOVEMENT
+    selects = True
     gradient = REDUCTION
 
     def forward(self, x: Array, *, shape: tuple) -> Array:
@@ -94,6 +97,7 @@ class Split(Op):
     """ys = the parts of x along dim;  dx = the dys one after another, zeros for an unused part."""
 
     kind = MOVEMENT
+    selects = True
 
     def forward(self, x: Array, *, lengths: Sequence[int], dim: int) -> tuple:
         return _parts(x, lengths, dim)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -16,9 +16,12 @@ except ImportError:  # not installed
     hints = None  # type: ignore[assignment]
 
 
-def fill(module: dict[str, Any], title: str, table: dict[str, str], parts: str = "") -> None:
+def fill(
+    module: dict[str, Any], title: str, table: dict[str, str], parts: str = "", changed: Callable = lambda found: found
+) -> None:
     """Have the module with these globals find the names of `table`, which gives each its place below tinymp
-    ("ops.relu"), and the modules `parts` below it. `title`: PyTorch's name of the module, for messages.
+    ("ops.relu"), as `changed` makes of them, and the modules `parts` below it. `title`: PyTorch's name of the module,
+    for messages.
     """
     here, root = module["__name__"], __package__.partition(".")[0]
     module.setdefault("__path__", [])  # imports ask `different` for the modules that PyTorch has inside this one
@@ -31,7 +34,7 @@ def fill(module: dict[str, Any], title: str, table: dict[str, str], parts: str =
             said = different.why(f"{title}.{name}") or (hints.why(title, name) if hints else "")
             raise no_attribute(f"{title} has no attribute '{name}' in tinymp{said}")
         owner, _, last = table[name].rpartition(".")
-        module[name] = found = getattr(import_module(f"{root}.{owner}"), last)
+        module[name] = found = changed(getattr(import_module(f"{root}.{owner}"), last))
         return found
 
     def __dir__() -> list[str]:

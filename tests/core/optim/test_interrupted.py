@@ -96,14 +96,14 @@ def every_line(make, work, check, often=None, stride=1):
 def weights(model):
     """Masters, working copies and buffers, each as (dtype, bytes)."""
     masters = {f"{name}.master": host(p.master) for name, p in model.named_parameters()}
-    copies = {f"{name}.array": p.numpy() for name, p in model.named_parameters()}
+    copies = {f"{name}.array": host(p.array) for name, p in model.named_parameters()}
     return {name: (x.dtype, x.tobytes()) for name, x in {**masters, **copies, **model.state_dict()}.items()}
 
 
 def agree(model):
     """Every working copy is its master's rounding, and read-only."""
     for p in model.parameters():
-        np.testing.assert_array_equal(p.numpy(), host(p.master).astype(p.dtype), err_msg=p.name)
+        np.testing.assert_array_equal(host(p.array), host(p.master).astype(p.dtype), err_msg=p.name)
         if p.master_nbytes and p.device == "cpu":
             assert not p.array.flags.writeable
 
@@ -252,7 +252,7 @@ def test_an_interrupted_write_is_whole_or_nothing(change):
     old, new = host(make().master), host(other.master)
 
     def check(p, at):
-        np.testing.assert_array_equal(p.numpy(), host(p.master).astype("float16"))
+        np.testing.assert_array_equal(host(p.array), host(p.master).astype("float16"))
         assert (host(p.master) == old).all() or (host(p.master) == new).all(), at
 
     with mp.no_grad():

@@ -333,10 +333,12 @@ def test_default_limit_lets_the_scale_reach_its_floor():
 
 def failure(scaler, optimizer, forward, times=99, audited=True):
     """Run iterations until update() raises; returns the message and in which iteration."""
+    model = nn.Module()
+    model.forward = forward  # weights are read as their copies
     with Listener([Scales()]) if audited else contextlib.nullcontext():
         for k in range(times):
             optimizer.zero_grad()
-            scaler.scale(forward()).backward()
+            scaler.scale(model()).backward()
             assert scaler.step(optimizer) == SKIPPED
             try:
                 scaler.update()
@@ -374,12 +376,12 @@ NAN = mp.tensor(np.array([1.0, np.nan], "float16"))
         (
             (1.0, -1.0),
             lambda w: ops.log(w).float().sum(),  # log of a negative
-            lambda: rf"arose: .* in log \({this_line('log of a negative')}, .*\): a NaN from finite arguments",
+            lambda: rf"arose: .* in log \(model, {this_line('log of a negative')}, .*\): a NaN from finite arguments",
         ),
         (
             (300.0, 300.0),
             lambda w: ops.log_softmax(w * w * w, 0).float().sum(),  # FP16 overflow
-            lambda: rf"arose: forward overflow in mul \({this_line('FP16 overflow')}, .* 90,000 became infinite",
+            lambda: rf"arose: forward overflow in mul \(model, {this_line('FP16 overflow')}, .* 90,000 became infinite",
         ),
         (
             (1.0, -1.0),  # masks hold infinities on purpose: they are not where the NaN comes from
@@ -432,7 +434,7 @@ def test_overflow_without_end_names_the_parameter_and_the_op(make, last):
         text, k = failure(scaler, optimizer, forward, audited=audited)
         assert k == last[0] and f"in {k + 1} iterations in a row, at last with the loss scale {last[1]}," in text
         assert "The first parameter: `conv1.weight` (1,)." in text
-        seen = rf"Where it arose: .*the backward of mul \({this_line('finite forward, but')}, "
+        seen = rf"Where it arose: .*the backward of mul \(model, {this_line('finite forward, but')}, "
         assert re.search(seen if audited else r"\. docs/scalers\.md says how to find the op and the line$", text)
     assert w.master == 2.0**-16 and v.master == 1 and not optimizer.state and not here.observers
 
@@ -444,7 +446,7 @@ def test_an_overflow_of_a_sum_of_gradients_is_named_as_such():
     text, _ = failure(scaler, optimizer, lambda: (w + w).float().sum())
     assert re.search(r"arose: .* in the backward of sum of gradients \(w, .*: the value 80,000 became infinite", text)
     text, _ = failure(scaler, optimizer, lambda: (lambda y: (y + y).float().sum())(ops.mul(w, 1.0)))
-    assert re.search(r"arose: .* in the backward of mul \(test_scaler.*: the value 80,000 became infinite", text)
+    assert re.search(r"arose: .* in the backward of mul \(.*test_scaler.*: the value 80,000 became infinite", text)
 
 
 def test_after_an_error_training_can_go_on():
@@ -538,7 +540,7 @@ def test_a_module_in_the_package_is_not_the_users_line():
     optimizer, scaler = optim.SGD(model.parameters()), optim.StaticLossScaler(8.0)
     x = mp.tensor(np.full((4, 2), np.inf, "float16"))
     text, _ = failure(scaler, optimizer, lambda: model(x).float().sum())  # through a layer
-    assert f"input not finite in linear (model, {this_line('through a layer')}, " in text
+    assert f"input not finite in linear (Linear, {this_line('through a layer')}, " in text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from ... import nn as _nn
 from ...nn import Parameter
 from ..space import fill, names
 from . import functional, init, parallel, utils
-from .module import Module, Sequential
+from .module import Module
+from .module import layer as _layer
 
 _LAYERS = [name for name in _nn.__all__ if name[0].isupper() and name != "PackedSequence"]
 
@@ -20,4 +21,4 @@ class DataParallel(Module):
         return self.module(*args, **options)
 
 
-fill(globals(), "torch.nn", names("nn", _LAYERS), "functional init parallel utils")
+fill(globals(), "torch.nn", names("nn", _LAYERS), "functional init parallel utils", _layer)

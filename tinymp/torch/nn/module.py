@@ -1,4 +1,4 @@
-"""torch.nn.Module and Sequential: tinymp's, whose state_dict holds the Tensors themselves, as PyTorch's does."""
+"""torch.nn.Module and every layer: tinymp's, whose state_dict holds the Tensors themselves, as PyTorch's does."""
 
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ class Module(nn.Module, metaclass=_Every):
         return vars(self)[name] if name in vars(self) else super().__getattr__(name)
 
 
-class Sequential(Module, nn.Sequential):
-    __doc__ = nn.Sequential.__doc__
-    every = nn.Sequential
+def layer(kind: Any) -> Any:
+    """A class of tinymp's as torch.nn has it; what is no Module as it is."""
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        return kind
+    own = {"every": kind, "__doc__": kind.__doc__, "__module__": __package__}
+    return _Every(kind.__name__, (Module, kind), own)
