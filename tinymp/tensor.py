@@ -366,8 +366,12 @@ def array_of(how: str, x: Any) -> Array:
 
 
 def real_array(how: str, x: Any) -> Array:
-    """The array of a Tensor; of anything else, `array_of` it. TypeError for anything but real numbers (`real`)."""
-    return x.array if isinstance(x, Tensor) else real(how, array_of(how, x), x)
+    """The array of a Tensor, of a weight its master; of anything else, `array_of` it. TypeError for anything but real
+    numbers (`real`).
+    """
+    if not isinstance(x, Tensor):
+        return real(how, array_of(how, x), x)
+    return x.array if x.weight is None else x.wide().array
 
 
 def _numbers(x: Any) -> Any:
@@ -410,7 +414,7 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False, device: st
 
     device: where it lies; by default that of `data` if it is a Tensor or device array, else that of `mp.device`.
     """
-    made = Tensor(data, dtype)
+    made = Tensor(data if getattr(data, "weight", None) is None else data.wide(), dtype)
     here = backend.of(made.array)
     stays = here is not backend.cpu or isinstance(data, Tensor)
     there = backend.get(device) if device is not None else here if stays else backend.default()

@@ -39,7 +39,7 @@ HELD = {
         ("nn.functions", "nn.more.functions"): """AdaptiveAvgPool2d AvgPool2d ELU GELU Hardtanh LocalResponseNorm
             LogSigmoid PixelShuffle Softplus Unflatten Upsample ZeroPad2d""",
         ("nn.recurrent", "nn.more.recurrent"): "GRU GRUCell LSTMCell",
-        ("nn.loss", "nn.more.functions"): "CTCLoss HuberLoss KLDivLoss SmoothL1Loss",
+        ("nn.loss", "nn.more.functions"): "CTCLoss HuberLoss KLDivLoss L1Loss NLLLoss SmoothL1Loss",
         ("nn.containers", "nn.more.containers"): "ModuleDict",
         ("optim.rules", "optim.more.rules"): "Adagrad RMSprop",
         ("optim.schedule", "optim.more.schedule"): "LinearLR MultiStepLR SequentialLR",

@@ -5,23 +5,15 @@ from __future__ import annotations
 from .. import ops
 from .functions import Function
 
-__all__ = ["BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELoss", "NLLLoss"]
+__all__ = ["BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "MSELoss"]
 
 
 class CrossEntropyLoss(Function, op=ops.cross_entropy, inputs=2):
     """-ln softmax(input) at the target class, or against target probabilities. See `ops.cross_entropy`."""
 
 
-class NLLLoss(Function, op=ops.nll_loss, inputs=2):
-    """-input at the target class, for log-probabilities. See `ops.nll_loss`."""
-
-
 class MSELoss(Function, op=ops.mse_loss, inputs=2, without=("weight",)):
     """(input - target)^2. See `ops.mse_loss`."""
-
-
-class L1Loss(Function, op=ops.l1_loss, inputs=2, without=("weight",)):
-    """|input - target|. See `ops.l1_loss`."""
 
 
 class BCEWithLogitsLoss(Function, op=ops.binary_cross_entropy_with_logits, inputs=2):

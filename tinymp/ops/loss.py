@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 from .. import backend
 from ..arguments import choice, floating, integer, number, shaped, tensor
 from ..autograd import Array, Op
+from ..backend.extras import held
 from ..dtypes import FLOATING
 from ..precision import LOSS, reduce, store, widen
 from ..tensor import Tensor
 
-__all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "l1_loss"]
-__all__ += ["mse_loss", "nll_loss"]
+__all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "mse_loss"]
 
 
 class Loss(Op):
@@ -52,7 +52,7 @@ def class_axis(x: Any) -> int:
     return 1 if x.ndim > 1 else 0
 
 
-def _per_class(weight: Array, x: Array) -> Array:
+def per_class(weight: Array, x: Array) -> Array:
     """weight (C,), widened, with axes that broadcast against x."""
     return widen(weight).reshape((-1,) + (1,) * (x.ndim - class_axis(x) - 1))
 
@@ -87,24 +87,6 @@ class Labelled(Loss):
         return self.device.select(kept, self.xp.expand_dims(dl, self.axis) if dl.ndim else dl)
 
 
-class NLLLoss(Labelled):
-    """l = -w_t x_t, "mean" dividing by the sum of w_t;  dx_t = -w_t dl, else 0."""
-
-    name = "nll_loss"
-
-    def forward(self, input: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int) -> Array:
-        x = widen(input)
-        t, kept, w, divisor = self.read(x, target, weight, ignore_index)
-        self.save(t, kept, statistics=(w, divisor))
-        return self.reduced_rows(-w * self.xp.take_along_axis(x, t, self.axis), kept, divisor)
-
-    def backward(self, dy: Array) -> tuple:
-        (t, kept), (w, divisor), like = self.saved, self.statistics, self.targets[0]
-        dx = self.xp.zeros(like.shape, like.dtype)
-        self.xp.put_along_axis(dx, t, store(-w * self.dl_rows(dy, kept, divisor), like), self.axis)
-        return dx, None, None
-
-
 class CrossEntropy(Labelled):
     """l = -(1 - s) w_t y_t - s/C sum_c w_c y_c with y = ln softmax(x) and label smoothing s; "mean" divides by sum w_t.
 
@@ -121,7 +103,7 @@ class CrossEntropy(Labelled):
         z = wide - top  # at most 0: nothing overflows, and logits of 65504 keep their digits
         score = q * self.xp.take_along_axis(z, t, self.axis)
         if self.share:
-            score += self.share * reduce(z if w is None else z * _per_class(w, x), self.axis, "sum")
+            score += self.share * reduce(z if w is None else z * per_class(w, x), self.axis, "sum")
             q = q + (label_smoothing if w is None else self.share * total(widen(w)))
         z_sum = reduce(self.xp.exp(z), self.axis, "sum")
         self.save(x, t, w, kept, statistics=(w_t, top, q / z_sum, divisor))
@@ -132,49 +114,12 @@ class CrossEntropy(Labelled):
         dl = self.dl_rows(dy, kept, divisor)
         dx = self.xp.exp(widen(x) - top) * (dl * scale)
         if self.share:
-            dx -= dl * self.share if w is None else dl * self.share * _per_class(w, x)
+            dx -= dl * self.share if w is None else dl * self.share * per_class(w, x)
         self.xp.put_along_axis(dx, t, self.xp.take_along_axis(dx, t, self.axis) - dl * (self.hard * w_t), self.axis)
         dx = store(dx, like=x)
         if not self.device.every(kept):
             self.xp.moveaxis(dx, self.axis, -1)[~kept.squeeze(self.axis)] = 0  # 0 times what they hold may be NaN
         return dx, None, None
-
-
-class CrossEntropyWithProbabilities(Loss):
-    """l = -sum_c q_c y_c with y = ln softmax(x) and q_c = w_c ((1 - s) t_c + s/C); "mean" divides by the rows.
-
-    dx_c = dl (softmax(x)_c sum_k q_k - q_c),  dt_c = -dl (1 - s) w_c y_c.
-    """
-
-    name = "cross_entropy"
-
-    def forward(self, x: Array, target: Array, w: Array | None, *, reduction: str, label_smoothing: float) -> Array:
-        wide, self.axis = widen(x), class_axis(x)
-        rows, q = x.size // x.shape[self.axis], self.q(x, target, w)
-        top = reduce(wide, self.axis, "max")
-        z = wide - top
-        q_sum, loss = reduce(q, self.axis, "sum"), -reduce(q * z, self.axis, "sum")
-        z_sum = reduce(self.xp.exp(z, out=z), self.axis, "sum")
-        self.save(x, target, w, statistics=(top, z_sum, q_sum, rows))
-        return self.reduced((loss + q_sum * self.xp.log(z_sum)).squeeze(self.axis), rows)
-
-    def q(self, x: Array, target: Array, w: Array | None) -> Array:
-        q = widen(target)
-        if self.label_smoothing:
-            q = (1 - self.label_smoothing) * q + self.label_smoothing / x.shape[self.axis]
-        return q if w is None else q * _per_class(w, x)
-
-    def backward(self, dy: Array) -> tuple:
-        (x, target, w), (top, z_sum, q_sum, rows) = self.saved, self.statistics
-        (like_x, like_t, _), dl, dx, dt = self.targets, self.dl(dy, rows), None, None
-        dl = self.xp.expand_dims(dl, self.axis) if dl.ndim else dl
-        z = widen(x) - top
-        if like_t:
-            dt = (1 - self.label_smoothing) * dl * (self.xp.log(z_sum) - z)
-            dt = store(dt if w is None else dt * _per_class(w, x), like_t)
-        if like_x:
-            dx = store(self.xp.exp(z) * (dl * q_sum / z_sum) - dl * self.q(x, target, w), like_x)
-        return dx, dt, None
 
 
 # ------------------------------------------------------------------------------------------------------ over elements
@@ -230,19 +175,6 @@ class MSELoss(Elementwise):
 
     def f_x(self, x: Array, t: Array, c: Any) -> Array:
         return 2 * (x - t)
-
-
-class L1Loss(Elementwise):
-    """f = |d| with d = x - t;  f_x = sign d, 0 at 0."""
-
-    name = "l1_loss"
-    weighted_mean = True
-
-    def f(self, x: Array, t: Array, c: Any) -> Array:
-        return self.xp.abs(x - t)
-
-    def f_x(self, x: Array, t: Array, c: Any) -> Array:
-        return self.xp.sign(x - t)
 
 
 class BCEWithLogits(Elementwise):
@@ -317,7 +249,7 @@ def _check_constant(op: str, name: str, weight: Any) -> None:
         raise ValueError(f"{op}: a gradient for `{name}` is not supported; pass {name}.detach()")
 
 
-def _check_rows(op: str, input: Any, weight: Any, reduction: str) -> None:
+def check_rows(op: str, input: Any, weight: Any, reduction: str) -> None:
     """Check that input has classes, and weight a value for each of them."""
     shape = floating(op, "input", input).shape
     if not shape or not shape[class_axis(input)]:
@@ -328,7 +260,7 @@ def _check_rows(op: str, input: Any, weight: Any, reduction: str) -> None:
     check_reduction(op, reduction, input)
 
 
-def _check_labels(op: str, input: Tensor, target: Any, ignore_index: Any) -> None:
+def check_labels(op: str, input: Tensor, target: Any, ignore_index: Any) -> None:
     """Check class indices against input, except for their values, which `Labelled` checks."""
     if integer(ignore_index) is None or not -(2**63) <= ignore_index < 2**63:
         raise TypeError(f"{op}: expected `ignore_index` to be an integer that fits int64, got {ignore_index!r}")
@@ -381,29 +313,15 @@ def cross_entropy(
     that do not match, label_smoothing outside [0, 1], or a "mean" over nothing.
     """
     op = "cross_entropy"
-    _check_rows(op, input, weight, reduction)
+    check_rows(op, input, weight, reduction)
     options = {"reduction": reduction, "label_smoothing": number(op, "label_smoothing", label_smoothing, 0, 1)}
     if tensor(op, "target", target).dtype not in FLOATING:
-        _check_labels(op, input, target, ignore_index)
+        check_labels(op, input, target, ignore_index)
         return CrossEntropy.apply(input, target, weight, ignore_index=ignore_index, **options)
     shaped(op, "target", floating(op, "target", target), input.shape, ALIKE)
     if ignore_index != -100:
         raise ValueError(f"{op}: expected no ignore_index beside class probabilities, got {ignore_index!r}")
-    return CrossEntropyWithProbabilities.apply(input, target, weight, **options)
-
-
-def nll_loss(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean"
-) -> Tensor:
-    """-weight[target] * input[target] along the class axis, for log-probabilities input, in FP32.
-
-    Shapes, reductions and errors as for `cross_entropy` with class indices. FP16 log-probabilities have been rounded:
-    `cross_entropy` on the logits is more exact, and faster.
-    """
-    op = "nll_loss"
-    _check_rows(op, input, weight, reduction)
-    _check_labels(op, input, target, ignore_index)
-    return NLLLoss.apply(input, target, weight, reduction=reduction, ignore_index=ignore_index)
+    return held("ops.loss.CrossEntropyWithProbabilities").apply(input, target, weight, **options)
 
 
 def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
@@ -412,14 +330,6 @@ def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", weight: 
     weight gets no gradient (ValueError if it requires one).
     """
     return elementwise(MSELoss, input, target, weight, reduction)
-
-
-def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
-    """weight |input - target| in FP32; all of one shape, else ValueError. "mean" divides by the sum of the weights.
-
-    Its gradient where they are equal is 0. weight gets no gradient (ValueError if it requires one).
-    """
-    return elementwise(L1Loss, input, target, weight, reduction)
 
 
 def binary_cross_entropy_with_logits(

@@ -11,6 +11,7 @@ from ...autograd import Array, Op
 from ...dtypes import HALVES
 from ...precision import POINTWISE, store, widen
 from ...tensor import Tensor
+from ..create import dtype_read
 from ..dot import matmul
 from ..pointwise import add, broadcastable, clamp, div, mul, numeric, operands, stored, sub, sum_to
 from ..reduce import sum as total
@@ -118,12 +119,12 @@ def wide(*tensors: Any) -> list:
 
 def _like(y: Tensor, like: Tensor) -> Tensor:
     """y in the dtype of an FP16 or BF16 operand: the one rounding."""
-    return y.to(like.dtype) if like.dtype in HALVES else y
+    return y.to(like.dtype) if dtype_read(like) in HALVES else y
 
 
 def _wide(op: str, **named: Any) -> list[Tensor]:
     """Floating Tensors of one dtype, of FP16 and BF16 in FP32; TypeError for others."""
-    found = {name: floating(op, name, x).dtype for name, x in named.items()}
+    found = {name: dtype_read(floating(op, name, x)) for name, x in named.items()}
     if len({*found.values()}) > 1:
         raise TypeError(f"{op}: expected tensors of one dtype, got {', '.join(f'{n} {d}' for n, d in found.items())}")
     return wide(*named.values())

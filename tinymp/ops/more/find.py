@@ -13,6 +13,7 @@ from ...precision import scatter_add
 from ...tensor import Tensor
 from ..compare import all as every
 from ..compare import eq, isfinite, isnan, le, logical_and, logical_not, logical_or, ne
+from ..create import dtype_read
 from ..pointwise import add, mul, sub
 from ..reduce import sum as total
 from ..shape import reshape
@@ -53,7 +54,7 @@ def equal(input: Tensor, other: Tensor) -> bool:
 
 
 def _of_one_dtype(op: str, input: Any, other: Any) -> tuple[Tensor, Tensor]:
-    if tensor(op, "input", input).dtype != tensor(op, "other", other).dtype:
+    if tensor(op, "input", input).dtype != tensor(op, "other", other).dtype and dtype_read(input) != dtype_read(other):
         raise TypeError(f"{op}: expected tensors of one dtype, got {input.dtype} and {other.dtype}")
     return input.detach(), other.detach()
 

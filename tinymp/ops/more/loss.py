@@ -1,4 +1,4 @@
-"""Losses of distances, margins and distributions, like all losses FP32 for FP16 inputs (NVG section 2.3.1)."""
+"""Further losses, of log-probabilities, distances and margins; like all of them FP32 (NVG section 2.3.1)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,21 @@ from typing import Any
 from ...arguments import choice, flag, floating, name_all, number, tensor
 from ...autograd import Array
 from ...grad_mode import no_grad
+from ...precision import reduce, store, widen
 from ...tensor import Tensor
 from ..compare import any as some
 from ..compare import eq, lt, ne
-from ..loss import Elementwise, L1Loss, check_reduction, elementwise
+from ..loss import (
+    Elementwise,
+    Labelled,
+    Loss,
+    check_labels,
+    check_reduction,
+    check_rows,
+    class_axis,
+    elementwise,
+    per_class,
+)
 from ..pointwise import add, broadcastable, clamp, div, masked_fill, minimum, mul, neg, sub, where
 from ..reduce import mean
 from ..reduce import sum as total
@@ -20,8 +31,76 @@ from ..unary import exp, log, square
 from .arithmetic import cosine_similarity, pairwise_distance, wide
 from .unary import softplus
 
-__all__ = ["cosine_embedding_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div"]
-__all__ += ["margin_ranking_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss"]
+__all__ = ["cosine_embedding_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss"]
+__all__ += ["margin_ranking_loss", "nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss"]
+
+
+class NLLLoss(Labelled):
+    """l = -w_t x_t, "mean" dividing by the sum of w_t;  dx_t = -w_t dl, else 0."""
+
+    name = "nll_loss"
+
+    def forward(self, input: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int) -> Array:
+        x = widen(input)
+        t, kept, w, divisor = self.read(x, target, weight, ignore_index)
+        self.save(t, kept, statistics=(w, divisor))
+        return self.reduced_rows(-w * self.xp.take_along_axis(x, t, self.axis), kept, divisor)
+
+    def backward(self, dy: Array) -> tuple:
+        (t, kept), (w, divisor), like = self.saved, self.statistics, self.targets[0]
+        dx = self.xp.zeros(like.shape, like.dtype)
+        self.xp.put_along_axis(dx, t, store(-w * self.dl_rows(dy, kept, divisor), like), self.axis)
+        return dx, None, None
+
+
+class CrossEntropyWithProbabilities(Loss):
+    """l = -sum_c q_c y_c with y = ln softmax(x) and q_c = w_c ((1 - s) t_c + s/C); "mean" divides by the rows.
+
+    dx_c = dl (softmax(x)_c sum_k q_k - q_c),  dt_c = -dl (1 - s) w_c y_c.
+    """
+
+    name = "cross_entropy"
+
+    def forward(self, x: Array, target: Array, w: Array | None, *, reduction: str, label_smoothing: float) -> Array:
+        wide, self.axis = widen(x), class_axis(x)
+        rows, q = x.size // x.shape[self.axis], self.q(x, target, w)
+        top = reduce(wide, self.axis, "max")
+        z = wide - top
+        q_sum, loss = reduce(q, self.axis, "sum"), -reduce(q * z, self.axis, "sum")
+        z_sum = reduce(self.xp.exp(z, out=z), self.axis, "sum")
+        self.save(x, target, w, statistics=(top, z_sum, q_sum, rows))
+        return self.reduced((loss + q_sum * self.xp.log(z_sum)).squeeze(self.axis), rows)
+
+    def q(self, x: Array, target: Array, w: Array | None) -> Array:
+        q = widen(target)
+        if self.label_smoothing:
+            q = (1 - self.label_smoothing) * q + self.label_smoothing / x.shape[self.axis]
+        return q if w is None else q * per_class(w, x)
+
+    def backward(self, dy: Array) -> tuple:
+        (x, target, w), (top, z_sum, q_sum, rows) = self.saved, self.statistics
+        (like_x, like_t, _), dl, dx, dt = self.targets, self.dl(dy, rows), None, None
+        dl = self.xp.expand_dims(dl, self.axis) if dl.ndim else dl
+        z = widen(x) - top
+        if like_t:
+            dt = (1 - self.label_smoothing) * dl * (self.xp.log(z_sum) - z)
+            dt = store(dt if w is None else dt * per_class(w, x), like_t)
+        if like_x:
+            dx = store(self.xp.exp(z) * (dl * q_sum / z_sum) - dl * self.q(x, target, w), like_x)
+        return dx, dt, None
+
+
+class L1Loss(Elementwise):
+    """f = |d| with d = x - t;  f_x = sign d, 0 at 0."""
+
+    name = "l1_loss"
+    weighted_mean = True
+
+    def f(self, x: Array, t: Array, c: Any) -> Array:
+        return self.xp.abs(x - t)
+
+    def f_x(self, x: Array, t: Array, c: Any) -> Array:
+        return self.xp.sign(x - t)
 
 
 class HuberLoss(Elementwise):
@@ -51,6 +130,28 @@ class SmoothL1Loss(HuberLoss):
 
     def f_x(self, x: Array, t: Array, delta: Any) -> Array:
         return super().f_x(x, t, delta) / delta
+
+
+def nll_loss(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean"
+) -> Tensor:
+    """-weight[target] * input[target] along the class axis, for log-probabilities input, in FP32.
+
+    Shapes, reductions and errors as for `cross_entropy` with class indices. FP16 log-probabilities have been rounded:
+    `cross_entropy` on the logits is more exact, and faster.
+    """
+    op = "nll_loss"
+    check_rows(op, input, weight, reduction)
+    check_labels(op, input, target, ignore_index)
+    return NLLLoss.apply(input, target, weight, reduction=reduction, ignore_index=ignore_index)
+
+
+def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
+    """weight |input - target| in FP32; all of one shape, else ValueError. "mean" divides by the sum of the weights.
+
+    Its gradient where they are equal is 0. weight gets no gradient (ValueError if it requires one).
+    """
+    return elementwise(L1Loss, input, target, weight, reduction)
 
 
 def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0) -> Tensor:

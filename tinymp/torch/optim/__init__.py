@@ -49,4 +49,4 @@ def _made(name: str) -> Any:
 for _name in _RULES.split():
     if hasattr(_optim, _name):
         globals()[_name] = _made(_name)
-fill(globals(), "torch.optim", names("optim", "Optimizer"), "lr_scheduler")
+fill(globals(), "torch.optim", names("optim", "Optimizer"), "lr_scheduler swa_utils")

@@ -1,0 +1,376 @@
+"""What programs do with weights outside of forward and backward: as PyTorch does it, in FP32, on the masters.
+
+Each program is as public code writes it (named in its docstring), shortened. It runs with PyTorch, whose weights are
+FP32, and through the face, whose model is prepared; what it returns must agree far below FP16's half unit in the last
+place, 2^-11, and every working copy must be its master's rounding.
+"""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+import tinymp.torch as face
+from oracle import host
+
+torch = pytest.importorskip("torch")
+PROGRAMS = []
+program = PROGRAMS.append
+
+
+def trained(torch, net, step=0.02):
+    """The model after "an update", the same in both."""
+    with torch.no_grad():
+        for i, p in enumerate(net.parameters()):
+            p.add_(torch.sin(torch.arange(p.numel()).float() + i).reshape(p.shape) * step)
+    return net
+
+
+@program
+def ema_shadow(torch, net):
+    """Exponential average as a dict of clones (EMA of many repositories)."""
+    shadow = {name: p.data.clone() for name, p in net.named_parameters()}
+    for _ in range(50):
+        trained(torch, net, 1e-3)
+        for name, p in net.named_parameters():
+            shadow[name] = (1.0 - 0.999) * p.data + 0.999 * shadow[name]
+    return list(shadow.values())
+
+
+@program
+def ema_sub(torch, net):
+    """shadow.sub_((1 - d) * (shadow - p)) (Stable Diffusion's LitEma, torch_ema)."""
+    shadow = [p.clone().detach() for p in net.parameters()]
+    with torch.no_grad():
+        for _ in range(50):
+            trained(torch, net, 1e-3)
+            for s, p in zip(shadow, net.parameters()):
+                s.sub_(0.0001 * (s - p))
+    return shadow
+
+
+@program
+def ema_model(torch, net):
+    """The averaged model as a deep copy (timm's ModelEmaV2, MoCo's momentum encoder)."""
+    average = copy.deepcopy(net)
+    for _ in range(50):
+        trained(torch, net, 1e-3)
+        with torch.no_grad():
+            for a, p in zip(average.parameters(), net.parameters()):
+                a.data = a.data * 0.999 + p.data * (1.0 - 0.999)
+    return list(average.parameters())
+
+
+@program
+def ema_state_dict(torch, net):
+    """The average over state dicts, in place (YOLO's ModelEMA)."""
+    average = copy.deepcopy(net)
+    for _ in range(20):
+        trained(torch, net, 1e-3)
+        now = net.state_dict()
+        with torch.no_grad():
+            for k, v in average.state_dict().items():
+                v *= 0.99
+                v += (1 - 0.99) * now[k].detach()
+    return list(average.parameters())
+
+
+@program
+def ema_lerp(torch, net):
+    """lerp_ towards the weights (BYOL, StyleGAN's generator average)."""
+    average = copy.deepcopy(net)
+    for _ in range(20):
+        trained(torch, net, 1e-3)
+        with torch.no_grad():
+            for a, p in zip(average.parameters(), net.parameters()):
+                a.lerp_(p, 0.001)
+    return list(average.parameters())
+
+
+@program
+def ema_copy(torch, net):
+    """p_ema.copy_(p.lerp(p_ema, beta)) (StyleGAN2)."""
+    average = copy.deepcopy(net)
+    for _ in range(20):
+        trained(torch, net, 1e-3)
+        with torch.no_grad():
+            for a, p in zip(average.parameters(), net.parameters()):
+                a.copy_(p.lerp(a, 0.999))
+    return list(average.parameters())
+
+
+@program
+def swa(torch, net):
+    """torch.optim.swa_utils."""
+    average = torch.optim.swa_utils.AveragedModel(net)
+    for _ in range(10):
+        average.update_parameters(trained(torch, net, 1e-3))
+    return list(average.parameters())
+
+
+@program
+def target_network(torch, net):
+    """Polyak updates of a target network (DDPG, SAC)."""
+    target = copy.deepcopy(net)
+    for _ in range(20):
+        trained(torch, net, 1e-3)
+        for t, p in zip(target.parameters(), net.parameters()):
+            t.data.copy_(t.data * (1.0 - 0.005) + p.data * 0.005)
+    return list(target.parameters())
+
+
+@program
+def clipped_weights(torch, net):
+    """Wasserstein GAN: p.data.clamp_(-c, c)."""
+    for p in net.parameters():
+        p.data.clamp_(-0.0501, 0.0501)
+    return list(net.parameters())
+
+
+@program
+def l2_penalty(torch, net):
+    """A penalty in the loss: its value."""
+    return [sum((p**2).sum() for p in net.parameters())]
+
+
+@program
+def l1_penalty(torch, net):
+    """Of all weights as one vector."""
+    return [
+        torch.cat([p.view(-1) for p in net.parameters()]).abs().sum(),
+        torch.stack([p.norm() for p in net.parameters()]),
+    ]
+
+
+@program
+def spectral_norm(torch, net):
+    """Power iteration by hand (SNGAN)."""
+    w = net[0].weight
+    u = torch.ones(w.shape[0]) / math.sqrt(w.shape[0])
+    with torch.no_grad():
+        for _ in range(5):
+            v = torch.mv(w.view(w.shape[0], -1).t(), u)
+            v = v / v.norm()
+            u = torch.mv(w.view(w.shape[0], -1), v)
+            u = u / u.norm()
+        sigma = torch.dot(u, torch.mv(w.view(w.shape[0], -1), v))
+        w.div_(sigma)
+    return [sigma, w]
+
+
+@program
+def weight_surgery(torch, net):
+    """Rows replaced, columns scaled, a view written into."""
+    w = net[0].weight
+    with torch.no_grad():
+        w[0] = 0.1
+        w[1:3].mul_(1.0003)
+        w.view(-1)[-3:].add_(1e-9)
+        w.t()[1].sub_(0.0001)
+        w[:, 2:4] = w[:, 2:4] * 0.3
+    return [w, w[2], w.t()[1]]
+
+
+@program
+def pruned(torch, net):
+    """The smallest weights set to zero by a mask (lottery tickets)."""
+    for p in net.parameters():
+        mask = (p.abs() > p.abs().mean()).float()
+        p.data.mul_(mask)
+    return list(net.parameters())
+
+
+@program
+def filled(torch, net):
+    """Constants, and numbers that FP16 does not have."""
+    with torch.no_grad():
+        net[0].bias.fill_(0.1)
+        net[0].weight.fill_(1e-9)
+        net[2].bias.data = torch.full_like(net[2].bias, 0.3)
+    return list(net.parameters())
+
+
+@program
+def rolled_back(torch, net):
+    """The best weights kept and given back."""
+    best = {k: v.clone() for k, v in net.state_dict().items()}
+    first = copy.deepcopy(net.state_dict())
+    trained(torch, net)
+    kept = {k: v.detach().cpu() for k, v in net.state_dict().items()}
+    assert any((kept[k] != best[k]).any() for k in best)
+    net.load_state_dict(best)
+    net.load_state_dict(first)
+    return list(net.parameters())
+
+
+@program
+def interpolated(torch, net):
+    """The line between two sets of weights (loss landscapes, model soups)."""
+    other = trained(torch, copy.deepcopy(net))
+    a, b = net.state_dict(), other.state_dict()
+    net.load_state_dict({k: 0.3 * a[k] + (1 - 0.3) * b[k] for k in a})
+    return list(net.parameters())
+
+
+@program
+def own_momentum(torch, net):
+    """An optimizer of one's own on p.grad."""
+    buffers = [torch.zeros_like(p) for p in net.parameters()]
+    for _ in range(3):
+        loss = sum((p * p).sum() for p in net.parameters())
+        loss.backward()
+        with torch.no_grad():
+            for p, m in zip(net.parameters(), buffers):
+                m.mul_(0.9).add_(p.detach() * 2.0)  # the exact gradient
+                p -= 1e-4 * m
+                p.grad = None
+    return [*net.parameters(), *buffers]
+
+
+@program
+def compared(torch, net):
+    """Statistics as they are logged."""
+    w, v = net[0].weight, trained(torch, copy.deepcopy(net), 1e-4)[0].weight
+    change = (v.data - w.data).norm() / w.data.norm()
+    return [
+        change,
+        w.mean(),
+        w.std(),
+        w.min(),
+        w.max(),
+        (w - v).abs().max(),
+        torch.nn.functional.cosine_similarity(w, v),
+    ]
+
+
+@program
+def to_numpy(torch, net):
+    """Weights saved by hand."""
+    return [torch.from_numpy(np.array(p.detach().cpu().numpy())) for p in net.parameters()] + [
+        torch.tensor(p.tolist()) for p in net.parameters()
+    ]
+
+
+@program
+def vector(torch, net):
+    """All weights as one vector and back (MAML, natural gradients)."""
+    flat = torch.nn.utils.parameters_to_vector(net.parameters())
+    torch.nn.utils.vector_to_parameters(flat * 1.0003, net.parameters())
+    return [flat, *net.parameters()]
+
+
+def run(space, work, prepare):
+    space.manual_seed(0)
+    net = space.nn.Sequential(space.nn.Linear(6, 8), space.nn.ReLU(), space.nn.Linear(8, 3))
+    with space.no_grad():
+        for i, p in enumerate(net.parameters()):
+            p.copy_(space.cos(space.arange(p.numel()).float() * (i + 1)).reshape(p.shape) * 0.3)
+    net = prepare(net)
+    return net, work(space, net)
+
+
+@pytest.mark.parametrize("work", PROGRAMS, ids=lambda work: work.__name__)
+def test_programs_do_to_masters_what_pytorchs_do_to_weights(work):
+    assert work.__doc__
+    net, got = run(face, work, face.amp.prepare)
+    _, expected = run(torch, work, lambda net: net)
+    for x, y in zip(got, expected, strict=True):
+        np.testing.assert_allclose(x.detach().numpy(), y.detach().numpy(), rtol=2e-6, atol=1e-7)
+    for p in net.parameters():
+        assert p.dtype == "float16" and p.master.dtype == "float32"
+        np.testing.assert_array_equal(host(p.array), host(p.master).astype("float16"))
+        assert not p.array.flags.writeable
+
+
+def test_there_are_twenty():
+    assert len(PROGRAMS) >= 20
+
+
+# -------------------------------------------------------------------------------------------- the contract, row by row
+
+
+def weight():
+    return mp.MIXED.cast(mp.nn.Parameter(np.array([[0.1, 1e-9], [3.0, -0.7]], "float32")))
+
+
+class Reads(mp.nn.Module):
+    """The dtype in which its forward reads a weight."""
+
+    def __init__(self, p):
+        super().__init__()
+        self.p = p
+
+    def forward(self):
+        return (self.p * 2).dtype, self.p[0].dtype, (self.p[0] + 1).dtype
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_the_dtype_that_is_read(recorded):
+    """The rows of the table in docs/policies.md."""
+    p, half, single = weight(), mp.tensor(np.ones((2, 2), "float16")), mp.tensor(np.ones((2, 2), "float32"))
+    with mp.grad_mode.enable_grad() if recorded else mp.no_grad():
+        assert Reads(p)() == ("float16",) * 3
+        assert (p * 2).dtype == (p.T @ p).dtype == p.sum().dtype == p.clone().dtype == p.float().dtype == "float32"
+        assert (p * single).dtype == (single @ p.T).dtype == "float32"
+        assert (p * half).dtype == (half @ p.T).dtype == p.half().dtype == "float16"
+        assert (p[0] + 1).dtype == (p.reshape(4)[1:] * 1).dtype == (p.T * 1).dtype == "float32"
+        assert mp.ops.zeros_like(p).dtype == mp.ops.randn_like(p).dtype == "float32"
+        rows = mp.ops.embedding(mp.tensor([0, 1]), p)
+        assert (rows * 1).dtype == "float16"  # a lookup begins a forward pass
+    assert p.numpy().dtype == np.asarray(p).dtype == mp.tensor(p).dtype == "float32"
+    assert p.tolist()[0][1] == np.float32(1e-9) and p[0, 1].item() == np.float32(1e-9)
+    assert p.dtype == p.array.dtype == "float16" and p.master.dtype == "float32"
+    for read_only in (p.numpy(), p.detach().numpy(), p[0].numpy(), np.asarray(p.T)):
+        with pytest.raises(ValueError, match="read-only"):
+            read_only.fill(3)
+    bare = mp.NO_MASTER.cast(weight())
+    assert (bare * 2).dtype == bare.numpy().dtype == "float16"
+
+
+def test_gradients_of_what_is_read_as_the_master():
+    """They reach the leaf, rounded once, and add up with those of the forward pass."""
+    p = weight()
+    (p**2).sum().backward()
+    np.testing.assert_array_equal(p.grad.numpy(), (2 * p.master).astype("float16"))
+    p.zero_grad()
+    loss = mp.ops.linear(mp.tensor(np.ones((1, 2), "float16")), p).float().sum() + (p.T.reshape(4) * 0.5).sum()
+    loss.backward()
+    np.testing.assert_array_equal(p.grad.numpy(), np.full((2, 2), 1.5))
+    y = (p * p).sum()
+    with mp.no_grad():
+        p.view(4)[0] = 2.0
+    with pytest.raises(RuntimeError, match="changed in place"):
+        y.backward()
+
+
+def test_a_gradient_is_read_and_changed_in_fp32():
+    p = weight()
+    p.grad = mp.tensor(np.array([[2.0**-24, 1.0], [3.0, 65504.0]], "float16"))
+    assert (p.grad * 1024).dtype == p.grad.norm().dtype == mp.ops.zeros_like(p.grad).dtype == "float32"
+    held = p.grad
+    p.grad.div_(2.0**15)
+    assert held is p.grad and p.grad.dtype == "float32"
+    np.testing.assert_array_equal(
+        p.grad.numpy(), np.array([[2.0**-39, 2.0**-15], [3 * 2.0**-15, 65504 * 2.0**-15]], "f4")
+    )
+    p.grad = mp.tensor(np.ones((2, 2), "float16"))
+    p.grad.data.mul_(1e-8)
+    np.testing.assert_array_equal(p.grad.numpy(), np.full((2, 2), 1e-8, "f4"))
+
+
+def test_no_memory_is_shared_behind_the_copys_back():
+    """What an op outside returns is weights, or has memory of its own."""
+    p = weight()
+    master = host(p.master)
+    with mp.no_grad():
+        for make in (
+            lambda: p.float(), lambda: p.clone(), lambda: p.to("float32"), lambda: p * 1, lambda: p.contiguous(),
+            lambda: mp.ops.dropout(p, 0.5, False), lambda: p.expand(2, 2), lambda: p.T, lambda: p.squeeze(),
+            lambda: p.split(1)[0], lambda: p[:, 1], lambda: mp.ops.relu(p), lambda: p.cpu(), lambda: p.detach(),
+        ):  # fmt: skip
+            y = make()
+            assert isinstance(y, mp.parameter.Weights) or not np.shares_memory(y.array, master)
+            if isinstance(y, mp.parameter.Weights):
+                assert np.shares_memory(y.array, p.array) and np.shares_memory(y.master, master)
