@@ -349,7 +349,7 @@ def contiguous(input: Tensor) -> Tensor:
 
 
 def repeat(input: Tensor, *repeats: Any, **keyword: Any) -> Tensor:
-    """input laid side by side, repeats[i] times along axis i (integers or one tuple); new axes come first.
+    """A copy of input laid side by side, repeats[i] times along axis i (integers or one tuple); new axes come first.
 
     ValueError for fewer repeats than axes, and for negative ones. The gradient is summed in FP32.
     """
@@ -362,4 +362,9 @@ def repeat(input: Tensor, *repeats: Any, **keyword: Any) -> Tensor:
     old = (1,) * (len(times) - x.ndim) + x.shape
     pairs = reshape(x, [m for n in old for m in (1, n)])
     wide = expand(pairs, [m for r, n in zip(times, old) for m in (r, n)])
-    return reshape(wide, [r * n for r, n in zip(times, old)])
+    return apart(reshape(wide, [r * n for r, n in zip(times, old)]), x)
+
+
+def apart(y: Tensor, x: Tensor) -> Tensor:
+    """y, or where it shares its memory with x a copy: the result of a function that copies for any other shape."""
+    return y.clone() if backend.owner_of(y.array) is backend.owner_of(x.array) else y
