@@ -55,10 +55,11 @@ _NAMES = {
     "nn.more.attention": "MultiheadAttention",
     "nn.more.backward_hook": "hooks.WatchedBackward",
     "nn.more.containers": "ModuleDict ParameterDict ParameterList",
-    "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d CTCLoss
+    "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d CELU CTCLoss
         ConstantPad2d Dropout1d Dropout2d ELU GELU GLU Hardswish Hardtanh HuberLoss KLDivLoss LocalResponseNorm
         LogSigmoid MaxPool1d Mish PReLU PixelShuffle ReLU6 ReflectionPad1d ReflectionPad2d ReplicationPad1d
-        ReplicationPad2d SmoothL1Loss Softplus Unflatten Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad2d""",
+        ReplicationPad2d SELU SmoothL1Loss Softplus Threshold Unflatten Upsample UpsamplingBilinear2d
+        UpsamplingNearest2d ZeroPad2d""",
     "nn.more.group_norm": "GroupNorm InstanceNorm1d InstanceNorm2d RMSNorm",
     "nn.more.init": "init.dirac_ init.eye_ init.orthogonal_ init.trunc_normal_",
     "nn.more.keep": "hooks.call_kept module.policies_kept",
@@ -89,7 +90,7 @@ _NAMES = {
         roll swapaxes take_along_dim tile tril triu unbind unflatten vstack""",
     "ops.more.sort": "argsort sort topk",
     "ops.more.unary": """acos asin atan ceil celu cosh elu erf expm1 floor gelu glu hardsigmoid hardswish hardtanh log10
-        log1p log2 logsigmoid mish prelu relu6 round selu sinh softplus softsign tan trunc""",
+        log1p log2 logsigmoid mish prelu relu6 round selu sinh softplus softsign tan threshold trunc""",
     "optim.more.rules": "Adadelta Adagrad Adamax NAdam RAdam RMSprop",
     "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LinearLR MultiStepLR MultiplicativeLR
         OneCycleLR PolynomialLR ReduceLROnPlateau SequentialLR""",

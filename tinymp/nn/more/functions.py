@@ -13,11 +13,19 @@ from ..init import parameter
 from ..module import Module
 
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d"]
-__all__ += ["CTCLoss", "ConstantPad2d"]
+__all__ += ["CELU", "CTCLoss", "ConstantPad2d"]
 __all__ += ["ELU", "GELU", "GLU", "Dropout1d", "Dropout2d", "Hardswish", "Hardtanh", "HuberLoss", "KLDivLoss"]
 __all__ += ["LocalResponseNorm", "LogSigmoid", "MaxPool1d", "Mish", "PReLU", "PixelShuffle", "ReLU6"]
-__all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "SmoothL1Loss", "Softplus"]
-__all__ += ["Unflatten", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad2d"]
+__all__ += [
+    "ReflectionPad1d",
+    "ReflectionPad2d",
+    "ReplicationPad1d",
+    "ReplicationPad2d",
+    "SELU",
+    "SmoothL1Loss",
+    "Softplus",
+]
+__all__ += ["Threshold", "Unflatten", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad2d"]
 
 
 class ReLU6(Function, op=ops.relu6):
@@ -34,6 +42,18 @@ class Hardswish(Function, op=ops.hardswish):
 
 class ELU(Function, op=ops.elu):
     """x where positive, else alpha * (exp(x) - 1). See `ops.elu`."""
+
+
+class SELU(Function, op=ops.selu):
+    """x where positive, else a (exp(x) - 1), times c. See `ops.selu`."""
+
+
+class CELU(Function, op=ops.celu):
+    """x where positive, else alpha * (exp(x / alpha) - 1). See `ops.celu`."""
+
+
+class Threshold(Function, op=ops.threshold):
+    """x where above threshold, else value. See `ops.threshold`."""
 
 
 class GLU(Function, op=ops.glu):
