@@ -103,7 +103,7 @@ def test_a_result_that_is_the_argument_shares_its_changes():
         z.backward()
 
 
-# ------------------------------------------------------------------------------ programs in both: each ends as PyTorch's
+# ---------------------------------------------------------------------------- programs in both: each ends as PyTorch's
 
 BOTH = {
     "None for a Tensor that requires a gradient": """
@@ -180,7 +180,7 @@ found = torch.autograd.grad([h.sum(), (h * h).sum(), w.sum()], [x, w]), x.grad, 
 found = torch.autograd.grad([w, (x * w).sum()], [x, w], grad_outputs=[torch.ones(3), None]), x.grad, w.grad""",
     "gradients that are given": """
 h = x.exp()
-found = torch.autograd.grad((h, h * w), (x, w), (w.detach(), x.detach())), torch.autograd.grad(x * w, x, torch.ones(3))""",
+found = torch.autograd.grad((h, h * w), (x, w), (w.data, x.data)), torch.autograd.grad(x * w, x, torch.ones(3))""",
     "grad leaves what was there": """
 (x * 2).sum().backward()
 before = x.grad

@@ -1,4 +1,4 @@
-"""Changes in place through the face: each program ends as in PyTorch, or is refused with a way out; never in silence."""
+"""Changes in place through the face: a program ends as in PyTorch, or is refused with a way out; never in silence."""
 
 import itertools
 
@@ -42,7 +42,8 @@ h.abs_(); h.square_(); r = h
 h.abs_(); h.add_(1); h.log_(); h.sqrt_(); r = h * 1
 h.sin_(); h.cos_(); h.tanh_(); r = h
 h.pow_(2); h.mul_(3.0); r = h
-h.relu_(); h.add_(3.0); h.sigmoid_(); r = h
+h.relu_(); r = h
+h.sigmoid_(); r = h
 k = h; h += 1; r = k
 k = h; h -= w; h *= 2; h /= 3; r = k
 k = h; h **= 2; r = k
@@ -119,7 +120,7 @@ def rows(text):
     found = text.strip().replace("no_grad(): ", "no_grad():\n ").splitlines()
     lines = []
     for line in found:
-        if lines and (line.startswith(" ") or lines[-1].startswith("with ") and "r =" not in lines[-1]):
+        if lines and (line.startswith(" ") or (lines[-1].startswith("with ") and "r =" not in lines[-1])):
             lines[-1] += "\n" + line
         else:
             lines.append(line)

@@ -47,9 +47,12 @@ _FUNCTIONS = """
     multinomial mv narrow ne neg nonzero norm normal ones ones_like outer permute pixel_shuffle pow prelu prod rand
     rand_like randint randn randn_like randperm reciprocal relu remainder repeat_interleave reshape rms_norm roll
     round rsqrt scatter selu sigmoid sign sin sinh softmax sort split sqrt square squeeze stack std sub sum swapaxes
-    take_along_dim tan tanh threshold tile topk transpose tril triu trunc unbind unflatten unique unsqueeze var vstack zeros
-    zeros_like
+    take_along_dim tan tanh threshold tile topk transpose tril triu trunc unbind unflatten unique unsqueeze var vstack
+    zeros zeros_like
 """
+_CHANGING = (
+    "abs acos asin atan ceil celu clamp cos exp floor log neg relu round selu sigmoid sin sqrt tan tanh threshold"
+)
 _ALIASES = {**methods.ALIASES, "concat": "cat", "concatenate": "cat", "row_stack": "vstack", "spmm": "mm"}
 _PARTS = "accelerator amp autograd backends cuda distributions nn optim serialization utils"
 
@@ -168,9 +171,7 @@ set_num_threads, set_printoptions, set_float32_matmul_precision, use_determinist
 get_rng_state, set_rng_state = backend.get_rng_state, backend.set_rng_state
 finfo, iinfo = _np.finfo, _np.iinfo
 
-for (
-    _name
-) in "abs acos asin atan ceil celu clamp cos exp floor log neg relu round selu sigmoid sin sqrt tan tanh".split():
+for _name in _CHANGING.split():
     globals()[f"{_name}_"] = methods.changing(_name)
 _HELD = {
     "save": "serialization.save",

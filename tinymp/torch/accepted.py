@@ -53,9 +53,10 @@ IGNORED = {
         TransformerEncoderLayer TransformerDecoderLayer""",
 }
 # Functions and classes with `inplace`, also by position
-IN_PLACE = """relu relu6 leaky_relu elu selu celu silu mish hardtanh hardswish hardsigmoid threshold dropout dropout1d
-    dropout2d ReLU ReLU6 LeakyReLU ELU SELU CELU SiLU Mish Hardtanh Hardswish Hardsigmoid Threshold Dropout Dropout1d
-    Dropout2d""".split()
+IN_PLACE = """
+    relu relu6 leaky_relu elu selu celu silu mish hardtanh hardswish hardsigmoid threshold dropout dropout1d dropout2d
+    ReLU ReLU6 LeakyReLU ELU SELU CELU SiLU Mish Hardtanh Hardswish Hardsigmoid Threshold Dropout Dropout1d Dropout2d
+"""
 # In other words
 RENAMED = {"axis": "dim", "keepdims": "keepdim", "axes": "dims"}
 _ARITHMETIC = {"add", "sub", "mul", "div", "pow", "maximum", "minimum"}
@@ -127,11 +128,11 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
     if name in _ARITHMETIC and len(args) == 2 and (pair := _promoted(*args)) is not None:
         return call(*pair, **options)
     if found is None or found[1] not in options:
-        trailing = args and isinstance(args[-1], bool) and name in IN_PLACE and _POSITION.search(message)
+        trailing = args and isinstance(args[-1], bool) and name in IN_PLACE.split() and _POSITION.search(message)
         return _in_place(name, call, args[-1], args[:-1], options) if trailing else NotImplemented
     argument = found[1]
     rest = {key: x for key, x in options.items() if key != argument}
-    if argument == "inplace" and name in IN_PLACE:
+    if argument == "inplace" and name in IN_PLACE.split():
         args = args or (rest.pop("input"),)
         return _in_place(name, call, options["inplace"], args, rest)
     if name in _FUNCTIONS.get(argument, ()):

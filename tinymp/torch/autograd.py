@@ -59,7 +59,8 @@ def backward(
 class _Outputs(_Op):
     """Several outputs as one, whose backward hands each its gradient."""
 
-    kind, name, sequence = _POINTWISE, "backward", _inf
+    kind, name, sequence = _POINTWISE, "backward", _inf  # type: ignore[assignment]
+    gradients: list
 
     def run_backward(self, dys: Any, retain: bool) -> Any:
         return self.gradients
@@ -82,7 +83,7 @@ def _pass(how: str, outputs: Any, given: Any, retain: Any, second: bool, inputs:
                 f"of its shape, got {'none' if dy is None else dy.shape} for shape {y.shape}"
             )
         op.gradients.append(_ones_like(y).array if dy is None else dy.to(y.dtype).array.copy())
-    leaves = {id(x): x for x, _ in _uses(op).values()}
+    leaves: dict[int, Any] = {id(x): x for x, _ in _uses(op).values()}
     wanted = [*leaves.values()] if inputs is None else [inputs] if isinstance(inputs, Tensor) else [*inputs]
     if not all(x.is_leaf for x in wanted):
         raise ValueError(f"{how}: expected leaves as `inputs`; make one with x = x.detach().requires_grad_()")

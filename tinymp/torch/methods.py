@@ -10,7 +10,6 @@ import numpy as np
 from .. import ops
 from ..backend.extras import held
 from ..dtypes import FLOATING, as_dtype
-from ..grad_mode import is_grad_enabled
 from ..nn import init
 from ..nn.functions import Function
 from ..nn.module import Module
@@ -252,7 +251,7 @@ def _called(module: Function, *args: Any, **options: Any) -> Any:
 def install() -> None:
     """Add the methods. A second call does nothing."""
     if not hasattr(Tensor, "view_as"):
-        Function.__call__ = _called  # type: ignore[method-assign]
+        Function.__call__ = _called  # type: ignore[method-assign,assignment]
         Tensor.extend({name: x for name, x in TENSOR.items() if not hasattr(Tensor, name)})
         for name, x in MODULE.items():
             setattr(Module, name, x)

@@ -17,11 +17,11 @@ __all__ += ["CELU", "CTCLoss", "ConstantPad2d"]
 __all__ += ["ELU", "GELU", "GLU", "Dropout1d", "Dropout2d", "Hardswish", "Hardtanh", "HuberLoss", "KLDivLoss"]
 __all__ += ["LocalResponseNorm", "LogSigmoid", "MaxPool1d", "Mish", "PReLU", "PixelShuffle", "ReLU6"]
 __all__ += [
+    "SELU",
     "ReflectionPad1d",
     "ReflectionPad2d",
     "ReplicationPad1d",
     "ReplicationPad2d",
-    "SELU",
     "SmoothL1Loss",
     "Softplus",
 ]

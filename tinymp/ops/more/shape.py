@@ -167,7 +167,7 @@ def vstack(tensors: Any) -> Tensor:
 
 
 def tile(input: Tensor, *dims: Any, **keyword: Any) -> Tensor:
-    """A copy of input laid side by side, dims[-1] times along its last axis, and so on: `repeat`, where axes may be left out."""
+    """Copies of input side by side, dims[-1] times along its last axis, and so on: `repeat`, where axes may be left out."""
     times = _sizes("tile", "dims", dims, keyword)
     return repeat(input, (1,) * (tensor("tile", "input", input).ndim - len(times)) + times)
 
@@ -242,8 +242,8 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
 
 
 def diag(input: Tensor, diagonal: int = 0) -> Tensor:
-    """A copy of the diagonal of a matrix, `diagonal` places right of the main one; or the matrix, 0 elsewhere, with the vector
-    input there. ValueError for other numbers of axes.
+    """A copy of a matrix's diagonal, `diagonal` places right of the main one; or the matrix, 0 elsewhere, with the
+    vector input there. ValueError for other numbers of axes.
     """
     if tensor("diag", "input", input).ndim == 2:
         return _diagonal_of(input, diagonal).clone()
