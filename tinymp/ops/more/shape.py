@@ -167,7 +167,7 @@ def vstack(tensors: Any) -> Tensor:
 
 
 def tile(input: Tensor, *dims: Any, **keyword: Any) -> Tensor:
-    """Copies of input side by side, dims[-1] times along its last axis, and so on: `repeat`, where axes may be left out."""
+    """Copies of input side by side, dims[-1] along its last axis, and so on: `repeat`, but axes may be left out."""
     times = _sizes("tile", "dims", dims, keyword)
     return repeat(input, (1,) * (tensor("tile", "input", input).ndim - len(times)) + times)
 
