@@ -81,13 +81,14 @@ _NAMES = {
     "ops.more.loss": """cosine_embedding_loss gaussian_nll_loss hinge_embedding_loss huber_loss kl_div
         margin_ranking_loss smooth_l1_loss soft_margin_loss triplet_margin_loss""",
     "ops.more.norm": "group_norm instance_norm local_response_norm rms_norm",
+    "ops.more.pad": "pad",
     "ops.more.pool": """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d avg_pool1d avg_pool2d max_pool1d
         unfold""",
     "ops.more.random": "bernoulli dropout1d dropout2d multinomial normal",
     "ops.more.reduce": "cumprod logsumexp norm prod",
     "ops.more.resize": "interpolate pixel_shuffle",
-    "ops.more.shape": """broadcast_to diag diagonal flip hstack masked_select meshgrid movedim narrow repeat_interleave
-        roll swapaxes take_along_dim tile tril triu unbind unflatten vstack""",
+    "ops.more.shape": """broadcast_to diag diagonal flip hstack masked_select meshgrid movedim narrow repeat
+        repeat_interleave roll swapaxes take_along_dim tile tril triu unbind unflatten vstack""",
     "ops.more.sort": "argsort sort topk",
     "ops.more.unary": """acos asin atan ceil celu cosh elu erf expm1 floor gelu glu hardsigmoid hardswish hardtanh log10
         log1p log2 logsigmoid mish prelu relu6 round selu sinh softplus softsign tan threshold trunc""",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ... import ops
-from ...arguments import integers, name_all, number
+from ...arguments import integers, name_all, number, tensor
 from ...tensor import Tensor
 from .. import init as initialise
-from ..functions import Dropout, Function, padded
+from ..functions import Dropout, Function
 from ..init import parameter
 from ..module import Module
 
@@ -147,6 +148,17 @@ def constant_pad(input: Tensor, padding: Any, value: float) -> Tensor:
 
 class ConstantPad2d(Function, op=constant_pad):
     """`value` around images: padding is an integer or (left, right, top, bottom). See `ops.pad`."""
+
+
+def padded(name: str, axes: int, mode: str = "constant") -> Callable[[Tensor, Any], Tensor]:
+    """`ops.pad` of the last axes with this mode, for the module of this name."""
+
+    def pad(input: Tensor, padding: Any) -> Tensor:
+        if mode != "constant" and tensor(name, "input", input).ndim not in (axes + 1, axes + 2):
+            raise ValueError(f"{name}: expected `input` to have {axes + 1} or {axes + 2} axes, got shape {input.shape}")
+        return ops.pad(input, integers(name, "padding", padding, 2 * axes, -(2**31)), mode)
+
+    return pad
 
 
 class ZeroPad2d(Function, op=padded("ZeroPad2d", 2)):

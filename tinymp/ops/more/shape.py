@@ -15,12 +15,13 @@ from ...precision import MOVEMENT
 from ...tensor import Tensor
 from ..index import getitem
 from ..pointwise import broadcastable, masked_fill
-from ..shape import cat, expand, pad, permute, repeat, reshape, split, squeeze, transpose, unsqueeze
+from ..shape import cat, expand, permute, reshape, split, squeeze, transpose, unsqueeze
 from .index import gather, index_select
+from .pad import pad
 
 __all__ = ["broadcast_to", "diag", "diagonal", "flip", "hstack", "masked_select", "meshgrid", "movedim", "narrow"]
-__all__ += ["repeat_interleave", "roll", "swapaxes", "take_along_dim", "tile", "tril", "triu", "unbind", "unflatten"]
-__all__ += ["vstack"]
+__all__ += ["repeat", "repeat_interleave", "roll", "swapaxes", "take_along_dim", "tile", "tril", "triu", "unbind"]
+__all__ += ["unflatten", "vstack"]
 
 
 class Flip(Op):
@@ -164,6 +165,28 @@ def hstack(tensors: Any) -> Tensor:
 def vstack(tensors: Any) -> Tensor:
     """The tensors one below another, along axis 0; those of one axis or none are rows."""
     return cat(_at_least("vstack", tensors, 2), 0)
+
+
+def repeat(input: Tensor, *repeats: Any, **keyword: Any) -> Tensor:
+    """A copy of input laid side by side, repeats[i] times along axis i (integers or one tuple); new axes come first.
+
+    ValueError for fewer repeats than axes, and for negative ones. The gradient is summed in FP32.
+    """
+    times, x = _sizes("repeat", "repeats", repeats, keyword), tensor("repeat", "input", input)
+    if len(times) < x.ndim or min(times, default=0) < 0:
+        raise ValueError(
+            f"repeat: expected a count of at least 0 for each of the {x.ndim} axes (or more), got {times} for shape "
+            f"{x.shape}"
+        )
+    old = (1,) * (len(times) - x.ndim) + x.shape
+    pairs = reshape(x, [m for n in old for m in (1, n)])
+    wide = expand(pairs, [m for r, n in zip(times, old) for m in (r, n)])
+    return apart(reshape(wide, [r * n for r, n in zip(times, old)]), x)
+
+
+def apart(y: Tensor, x: Tensor) -> Tensor:
+    """y, or where it shares its memory with x a copy: the result of a function that copies for any other shape."""
+    return y.clone() if backend.owner_of(y.array) is backend.owner_of(x.array) else y
 
 
 def tile(input: Tensor, *dims: Any, **keyword: Any) -> Tensor:
