@@ -6,7 +6,7 @@ from functools import cache
 import tinymp as mp
 from tinymp import arguments, backend
 
-CLASSES = (mp.Tensor, mp.nn.Module)
+CLASSES = (mp.Tensor, mp.nn.Module, mp.nn.functions.Function)
 
 
 @cache

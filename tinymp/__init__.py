@@ -55,10 +55,11 @@ _NAMES = {
     "nn.more.attention": "MultiheadAttention",
     "nn.more.backward_hook": "hooks.WatchedBackward",
     "nn.more.containers": "ModuleDict ParameterDict ParameterList",
-    "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d CTCLoss
+    "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d CELU CTCLoss
         ConstantPad2d Dropout1d Dropout2d ELU GELU GLU Hardswish Hardtanh HuberLoss KLDivLoss L1Loss LocalResponseNorm
         LogSigmoid MaxPool1d Mish NLLLoss PReLU PixelShuffle ReLU6 ReflectionPad1d ReflectionPad2d ReplicationPad1d
-        ReplicationPad2d SmoothL1Loss Softplus Unflatten Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad2d""",
+        ReplicationPad2d SELU SmoothL1Loss Softplus Threshold Unflatten Upsample UpsamplingBilinear2d
+        UpsamplingNearest2d ZeroPad2d""",
     "nn.more.group_norm": "GroupNorm InstanceNorm1d InstanceNorm2d RMSNorm",
     "nn.more.init": "init.dirac_ init.eye_ init.orthogonal_ init.trunc_normal_",
     "nn.more.keep": "hooks.call_kept module.policies_kept",
@@ -81,16 +82,17 @@ _NAMES = {
         l1_loss loss.CrossEntropyWithProbabilities margin_ranking_loss nll_loss smooth_l1_loss soft_margin_loss
         triplet_margin_loss""",
     "ops.more.norm": "group_norm instance_norm local_response_norm rms_norm",
+    "ops.more.pad": "pad",
     "ops.more.pool": """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d avg_pool1d avg_pool2d max_pool1d
         unfold""",
     "ops.more.random": "bernoulli dropout1d dropout2d multinomial normal",
     "ops.more.reduce": "cumprod logsumexp norm prod",
     "ops.more.resize": "interpolate pixel_shuffle",
-    "ops.more.shape": """broadcast_to diag diagonal flip hstack masked_select meshgrid movedim narrow repeat_interleave
-        roll swapaxes take_along_dim tile tril triu unbind unflatten vstack""",
+    "ops.more.shape": """broadcast_to diag diagonal flip hstack masked_select meshgrid movedim narrow repeat
+        repeat_interleave roll swapaxes take_along_dim tile tril triu unbind unflatten vstack""",
     "ops.more.sort": "argsort sort topk",
     "ops.more.unary": """acos asin atan ceil celu cosh elu erf expm1 floor gelu glu hardsigmoid hardswish hardtanh log10
-        log1p log2 logsigmoid mish prelu relu6 round selu sinh softplus softsign tan trunc""",
+        log1p log2 logsigmoid mish prelu relu6 round selu sinh softplus softsign tan threshold trunc""",
     "optim.more.average": "AveragedModel SWALR get_ema_avg_fn get_swa_avg_fn update_bn",
     "optim.more.rules": "Adadelta Adagrad Adamax NAdam RAdam RMSprop",
     "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LinearLR MultiStepLR MultiplicativeLR

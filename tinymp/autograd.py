@@ -343,6 +343,9 @@ class Op:
             self.saved, self.statistics = None, ()
         return dxs
 
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{self.name}: the result of an op cannot be copied or pickled; write x.detach().clone()")
+
     @property
     def needs(self) -> tuple[bool, ...]:
         """Which arguments require a gradient; () where none does."""

@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from functools import wraps
+from inspect import isgeneratorfunction
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, TypeVar
@@ -37,19 +39,49 @@ Result = TypeVar("Result")
 class Setting(threading.local, ContextDecorator):
     """Within the block, or the function that it decorates, a context variable has a value; `given` is for `as`.
 
-    It may be entered again and again, also within itself, and in several threads at once.
+    It may be entered again and again, also within itself, and in several threads at once. Of a generator that it
+    decorates each step runs within it, and what the generator's caller does meanwhile does not, as in PyTorch.
     """
 
     def __init__(self, variable: ContextVar, value: Any, given: Any = None) -> None:
         self._variable, self._value, self._given = variable, value, given
-        self._tokens: list[Any] = []  # of this thread, for which __init__ runs anew
+        self._before: list[Any] = []  # of this thread, for which __init__ runs anew
 
     def __enter__(self) -> Any:
-        self._tokens.append(self._variable.set(self._value))
-        return self._given
+        self._before.append(self._variable.get())
+        try:
+            self._variable.set(self._value)
+            return self._given
+        except BaseException:  # an interrupt: then `with` does not call __exit__
+            self._variable.set(self._before.pop())
+            raise
 
     def __exit__(self, *error: object) -> None:
-        self._variable.reset(self._tokens.pop())
+        try:
+            self._variable.set(self._before[-1])
+        finally:
+            self._variable.set(self._before.pop())  # again: the interrupt came before it was done
+
+    def __call__(self, function: Any) -> Any:
+        if not isgeneratorfunction(function):
+            return super().__call__(function)
+
+        @wraps(function)
+        def generator(*args: Any, **options: Any) -> Any:
+            steps, value = function(*args, **options), None
+            step = steps.send
+            while True:
+                try:
+                    with self:
+                        found = step(value)
+                except StopIteration as end:
+                    return end.value
+                try:
+                    step, value = steps.send, (yield found)
+                except BaseException as error:  # thrown into the generator, or the end of it
+                    step, value = steps.throw, error
+
+        return generator
 
 
 class Observer:
@@ -182,21 +214,23 @@ def observe(observer: Observer) -> Iterator[Observer]:
 def _leave(lists: list[list[Observer]], observer: Observer) -> None:
     while lists:
         with suppress(ValueError):  # an interrupt came before it was in this one
-            lists.pop().remove(observer)
+            lists[-1].remove(observer)
+        lists.pop()
 
 
 @contextmanager
 def unobserved() -> Iterator[None]:
     """Within the block no observer hears this thread, and `here` is empty: for what observers compute themselves."""
-    before = here.observers, here.inside
-    tokens = running.set(None), backward.set(None)
+    before = here.observers, here.inside, running.get(), backward.get()
     try:
         here.observers, here.inside = [], []
+        running.set(None)
+        backward.set(None)
         yield
     finally:
-        here.observers, here.inside = before
-        running.reset(tokens[0])
-        backward.reset(tokens[1])
+        here.observers, here.inside = before[:2]
+        running.set(before[2])
+        backward.set(before[3])
 
 
 def tell(event: str, *what: Any) -> None:

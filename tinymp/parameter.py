@@ -78,9 +78,10 @@ class Weights(Tensor):
         return numbers
 
     def __setstate__(self, state: tuple) -> None:
-        """For copy and pickle: the two arrays as they were, and the working copy read-only again."""
+        """For copy and pickle: the two arrays as they were, the working copy read-only again, and no gradient."""
         for name, value in state[1].items():
             setattr(self, name, _writeable(value))
+        self.zero_grad()
         self.lock()
 
     def lock(self, locked: bool = True) -> None:

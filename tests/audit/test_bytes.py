@@ -187,6 +187,21 @@ def test_unscaled_gradients_are_fp32():
     assert full.measured["gradients"] == {"float32": 4 * n}
 
 
+@pytest.mark.parametrize(("rule", "arrays"), [(optim.NAdam, 2), (optim.SGD, 1)])
+def test_numbers_in_the_state_are_no_arrays(rule, arrays):
+    """NAdam's product of momenta, and when SGD's momentum began."""
+    model = mp.MIXED.cast(nn.Linear(8, 4, bias=False))
+    optimizer = rule(model.parameters(), lr=0.1)
+    with mp.audit() as audit:
+        for _ in range(2):
+            ops.mean(model(mp.MIXED.cast(mp.ones(3, 8))).float()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if rule is optim.SGD:
+                optimizer.param_groups[0]["momentum"] = 0.9
+    assert audit.bytes.measured["optimizer"] == {"float32": arrays * 4 * 8 * 4}
+
+
 def test_sparse_gradients():
     model = build(lambda: nn.Embedding(1000, 8, sparse=True), mp.MIXED)
     ledger = measure(model, lambda m, i: ops.mse_loss(m(i), ops.zeros(5, 8)), [np.array([1, 2, 2, 9, 7])], mp.MIXED,

@@ -1,6 +1,8 @@
 """Events: who hears what, in which thread, and what is said to run."""
 
+import sys
 import threading
+from opcode import opname
 
 import numpy as np
 import pytest
@@ -226,3 +228,91 @@ def test_an_audit_beside_trainings():
     for thread, failed in threads:
         thread.join()
         assert not failed, failed
+
+
+# ------------------------------------------------------------------------------------ settings: interrupts, generators
+
+SETTINGS = {
+    "use": (lambda: mp.use(mp.FP32), mp.precision.policy_in_use.get),
+    "no_grad": (mp.no_grad, mp.grad_mode.is_grad_enabled),
+    "unobserved": (events.unobserved, lambda: (events.running.get(), events.backward.get(), here.observers)),
+    "observe": (lambda: mp.observe(Everything()), lambda: (list(here.observers), list(here.inside))),
+}
+
+
+def interrupted_at(block, n):
+    """Enter and leave a block, and raise right after call n of those that events.py makes for it; True if it came so
+    far. CPython looks for signals after calls (and at the first instruction of a function, which nothing can guard).
+    """
+    seen, last = 0, {}
+
+    def trace(frame, event, _):
+        nonlocal seen
+        if frame.f_code.co_filename != events.__file__:
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        if event == "opcode":
+            called = opname[last.get(frame, 0)].startswith("CALL")
+            last[frame] = frame.f_code.co_code[frame.f_lasti]
+            seen += called
+            if called and seen == n:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        with block:
+            pass
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_an_interrupt_leaves_nothing_set(name):
+    make, now = SETTINGS[name]
+    before, n = now(), 1
+    while interrupted_at(make(), n):
+        assert now() == before, n
+        n += 1
+    assert n > 3
+
+
+def test_a_setting_that_was_interrupted_can_be_entered_again():
+    block, before = mp.use(mp.FP32), mp.precision.policy_in_use.get()
+    for n in range(1, 9):
+        interrupted_at(block, n)
+        with block, block:
+            assert mp.precision.policy_in_use.get() is mp.FP32
+        assert mp.precision.policy_in_use.get() is before
+
+
+def test_each_step_of_a_generator_runs_within_the_setting():
+    heard, grad = [], mp.grad_mode.is_grad_enabled
+
+    @mp.no_grad()
+    def steps(n):
+        """Steps."""
+        try:
+            for i in range(n):
+                heard.append((yield i, grad()))
+        except ValueError:
+            yield "caught", grad()
+        finally:
+            heard.append(grad())
+        return "end"
+
+    one = steps(3)
+    assert steps.__doc__ == "Steps." and next(one) == (0, False) and grad()
+    assert one.send("sent") == (1, False) and heard == ["sent"] and grad()
+    assert one.throw(ValueError("thrown")) == ("caught", False) and grad()
+    with pytest.raises(StopIteration) as end:
+        next(one)
+    assert end.value.value == "end" and heard == ["sent", False] and grad()
+    two = steps(2)
+    next(two)
+    two.close()
+    assert heard == ["sent", False, False] and grad() and list(steps(2)) == [(0, False), (1, False)]

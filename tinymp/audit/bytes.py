@@ -82,7 +82,8 @@ class ByteLedger(Instrument):
 
     def stepped(self, optimizer: Optimizer, result: Any) -> None:
         self._known(optimizer.parameters())
-        state = [v for arrays in optimizer.state.values() for name, v in arrays.items() if name != "step"]
+        counts = ("step", "since", "mu_product")  # numbers, which a GPU may hold
+        state = [v for arrays in optimizer.state.values() for name, v in arrays.items() if name not in counts]
         self._now.states[optimizer] = _sizes(state)
         self._note("optimizer", sum((Counter(s) for s in self._now.states.values()), Counter()))
         self._measure_parameters()

@@ -67,8 +67,9 @@ def predict(
 @contextmanager
 def another_iteration() -> Iterator[None]:
     """Within the block, batch norms move their statistics in an iteration that is not part of the training."""
-    aside, statistics.iteration.open = statistics.iteration.open, WeakSet()
+    aside = statistics.iteration.open
     try:
+        statistics.iteration.open = WeakSet()
         yield
     finally:
         statistics.iteration.open = aside

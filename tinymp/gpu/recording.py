@@ -36,9 +36,9 @@ _here = _Here()
 @contextmanager
 def record() -> Iterator[Recording]:
     """Within the block, this thread captures a graph (gpu/capture.py begins and ends it)."""
-    _here.recording = recording = Recording()
     try:
-        yield recording
+        _here.recording = Recording()
+        yield _here.recording
     finally:
         _here.recording = None
 

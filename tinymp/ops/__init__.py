@@ -38,11 +38,12 @@ del globals()["norm"], globals()["dot"]  # the modules: the functions of these n
 METHODS: tuple[Any, ...] = (
     *(add, sub, mul, div, pow, neg, abs, exp, log, sqrt, rsqrt, square, reciprocal, maximum, minimum, clamp),
     *(sin, cos, sign, clip, masked_fill, sum, mean, std, var, amax, amin, max, min, argmax, argmin, cumsum),
-    *(reshape, flatten, transpose, permute, squeeze, unsqueeze, expand, split, chunk, view, contiguous, repeat),
+    *(reshape, flatten, transpose, permute, squeeze, unsqueeze, expand, split, chunk, view, contiguous),
     *(matmul, mm, bmm, softmax, log_softmax, relu, sigmoid, tanh),
     *(eq, ne, lt, le, gt, ge, logical_not, logical_and, logical_or, isnan, isinf, isfinite, all, any),
 )
-HELD_METHODS = "argsort flip gather index_select logsumexp norm prod scatter sort topk tril triu unbind"  # in ops/more
+# in ops/more
+HELD_METHODS = "argsort flip gather index_select logsumexp norm prod repeat scatter sort topk tril triu unbind"
 IN_PLACE: tuple[Any, ...] = (add, sub, mul, div, clamp, masked_fill)  # x.add_(y) writes add(x, y) into x
 _FUNCTIONS: Any = (add, sub, mul, pow, matmul, neg, abs, eq, ne, lt, le, gt, ge, getitem, setitem)
 OPERATORS: dict[str, Any] = {function.__name__: function for function in _FUNCTIONS} | {"truediv": div}
@@ -143,6 +144,7 @@ if TYPE_CHECKING:
     from .more.index import *
     from .more.loss import *
     from .more.norm import *
+    from .more.pad import *
     from .more.pool import *
     from .more.random import *
     from .more.reduce import *

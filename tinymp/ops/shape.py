@@ -1,7 +1,7 @@
 """Data movement: the same values in another shape or place. Nothing is computed, nothing is rounded.
 
 reshape (where NumPy can), transpose, permute, squeeze, unsqueeze, expand, split and chunk return views that share
-memory with their input. Only the gradients of expand and of the mirrored paddings are sums: in FP32, rounded once.
+memory with their input. Only the gradient of expand is a sum: in FP32, rounded once.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from math import prod
 from typing import Any
 
 from .. import backend
-from ..arguments import LONGEST, axes, axis, choice, constant, integer, integers, sizes
+from ..arguments import axes, axis, integer, integers, sizes
 from ..arguments import tensor as a_tensor
 from ..autograd import Array, Op
 from ..dtypes import FLOATING
-from ..precision import MOVEMENT, REDUCTION, scalar
+from ..precision import MOVEMENT, REDUCTION
 from ..tensor import Tensor
-from .index import Index
 from .pointwise import sum_to
 
-__all__ = ["cat", "chunk", "contiguous", "expand", "flatten", "pad", "permute", "repeat"]
+__all__ = ["cat", "chunk", "contiguous", "expand", "flatten", "permute"]
 __all__ += ["reshape", "split", "squeeze", "stack", "transpose", "unsqueeze", "view"]
 
 
@@ -116,35 +115,6 @@ def _parts(x: Array, lengths: Sequence[int], dim: int) -> tuple:
     for n in lengths:
         ends.append(ends[-1] + n)
     return tuple([x[(slice(None),) * dim + (slice(a, b),)] for a, b in pairwise(ends)])
-
-
-class Pad(Op):
-    """y = x with `value` around it;  dx = the part of dy that came from x.
-
-    widths: (before, after) per axis. A negative width crops, so that the gradient is a padding by the negated widths.
-    """
-
-    kind = MOVEMENT
-
-    def forward(self, x: Array, *, widths: Sequence[tuple[int, int]], value: float) -> Array:
-        return self._padded(x, widths, value)
-
-    def backward(self, dy: Array) -> Array:
-        return self._padded(dy, [(-before, -after) for before, after in self.widths], 0)
-
-    def _padded(self, x: Array, widths: Sequence[tuple[int, int]], value: float) -> Array:
-        shape = tuple([n + before + after for n, (before, after) in zip(x.shape, widths)])
-        y = self.xp.full_like(x, scalar(value, x.dtype), shape=shape)
-        source = [slice(max(-b, 0), n - max(-a, 0)) for n, (b, a) in zip(x.shape, widths)]
-        target = [slice(max(b, 0), n - max(a, 0)) for n, (b, a) in zip(shape, widths)]
-        y[tuple(target)] = x[tuple(source)]
-        return y
-
-
-class PadFromInside(Index):
-    """y = x with copies of its own elements around it;  dx = dy added up where each element was used."""
-
-    name = "pad"
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
@@ -296,46 +266,6 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     return split(input, -(-n // chunks) if n else [0] * chunks, d)
 
 
-def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """input with more elements at the ends of its last axes; PyTorch's `F.pad`.
-
-    pad: (before, after) of the last axis, then of the last but one, ...; negative: that many elements less.
-    mode: "constant" (`value`, by default 0), "reflect" (mirrored without repeating the edge), "replicate" (the edge),
-    "circular" (from the other end). All modes work on any axes (PyTorch: only "constant" does).
-    ValueError for more padding than there are elements to copy (reflect: less than the length; circular: at most it),
-    for cropping more than there is, and for a value that does not fit.
-    """
-    x, given = a_tensor("pad", "input", input), sizes("pad", "pad", (pad,), {})
-    choice("pad", "mode", mode, ("constant", "reflect", "replicate", "circular"))
-    if len(given) % 2 or len(given) > 2 * x.ndim:
-        raise ValueError(f"pad: expected `pad` to be (before, after) of at most {x.ndim} axes, got {given}")
-    first = x.ndim - len(given) // 2  # the first axis that changes
-    widths = [(0, 0)] * first + list(zip(given[-2::-2], given[::-2]))
-    for n, (before, after) in zip(x.shape, widths):
-        cropped = n + min(before, 0) + min(after, 0)
-        if (cropped if mode in ("constant", "circular") else n + before + after) < 0:
-            raise ValueError(f"pad: expected `pad` to crop at most what is there, got {given} for shape {x.shape}")
-        most = {"constant": LONGEST, "reflect": n - 1, "replicate": LONGEST if n else 0, "circular": cropped}[mode]
-        if max(before, after) > max(most, 0):
-            raise ValueError(f"pad: expected at most {most} on an axis of length {n} with mode {mode!r}, got {given}")
-    if mode == "constant":
-        return Pad.apply(x, widths=widths, value=constant("pad", "value", 0 if value is None else value, x.dtype))
-    if value:
-        raise ValueError(f"pad: expected no `value` with mode {mode!r}, got {value!r}")
-    xp = backend.of(x.array).xp
-    places = [_source(xp, n, *width, mode) for n, width in zip(x.shape[first:], widths[first:])]
-    return PadFromInside.apply(x, *map(Tensor, xp.ix_(*places)), axes=range(first, x.ndim)) if given else x
-
-
-def _source(xp: Any, n: int, before: int, after: int, mode: str) -> Array:
-    """Where in an axis of length n the elements of the padded axis come from."""
-    crop = slice(max(-before, 0), n + before + after + max(-before, 0))
-    width = (max(before, 0), max(after, 0))
-    if mode == "circular":  # PyTorch repeats what cropping leaves, but mirrors what was there before
-        return xp.pad(xp.arange(n)[max(-before, 0) : n + min(after, 0)], width, mode="wrap")
-    return xp.pad(xp.arange(n), width, mode={"reflect": "reflect", "replicate": "edge"}[mode])[crop]
-
-
 def view(input: Tensor, *shape: Any, **keyword: Any) -> Tensor:
     """`reshape` that never copies. ValueError where input's memory order would need a copy."""
     new = sizes("view", "shape", shape, keyword)
@@ -350,20 +280,3 @@ def view(input: Tensor, *shape: Any, **keyword: Any) -> Tensor:
 def contiguous(input: Tensor) -> Tensor:
     """input itself if its memory is in row-major order, else a copy that is."""
     return input if a_tensor("contiguous", "input", input).array.flags.c_contiguous else input.clone()
-
-
-def repeat(input: Tensor, *repeats: Any, **keyword: Any) -> Tensor:
-    """input laid side by side, repeats[i] times along axis i (integers or one tuple); new axes come first.
-
-    ValueError for fewer repeats than axes, and for negative ones. The gradient is summed in FP32.
-    """
-    times, x = sizes("repeat", "repeats", repeats, keyword), a_tensor("repeat", "input", input)
-    if len(times) < x.ndim or min(times, default=0) < 0:
-        raise ValueError(
-            f"repeat: expected a count of at least 0 for each of the {x.ndim} axes (or more), got {times} for shape "
-            f"{x.shape}"
-        )
-    old = (1,) * (len(times) - x.ndim) + x.shape
-    pairs = reshape(x, [m for n in old for m in (1, n)])
-    wide = expand(pairs, [m for r, n in zip(times, old) for m in (r, n)])
-    return reshape(wide, [r * n for r, n in zip(times, old)])

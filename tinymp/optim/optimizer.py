@@ -120,10 +120,10 @@ class Optimizer(Groups):
             running.set(update := Update(self, p))
             with explained(update):
                 g, state = p.grad_array, self.state_of(group, p)
-                counts = {"step": int(state["step"]) + 1, "since": int(state.get("since", 0))}
+                counts = {"since": int(state.get("since", 0)), **(numbers := self.numbers(state, group))}
                 arrays = {name: rows_of(state[name], g) for name in self.initial(group)}
                 w, new = self.updated(rows_of(p.master, g), values_of(g), p.grad_scale, arrays, counts, group)
-                state["step"] = counts["step"]
+                state.update(numbers)
                 for name, array in new.items():
                     if array is not state[name]:  # FP16 state, or rows
                         put(state[name], with_values(g, array))

@@ -130,8 +130,9 @@ class DistributedDataParallel(Observer):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Within the block gradients stay this process's own: for all backward passes that add up but the last."""
-        before, self._alone = self._alone, True
+        before = self._alone
         try:
+            self._alone = True
             yield
         finally:
             self._alone = before

@@ -19,7 +19,9 @@ from ..backend import __version__
 from ..backend import manual_seed as _manual_seed
 from ..backend.extras import held as _held
 from ..dtypes import bfloat16, float16, float32, float64
-from ..grad_mode import enable_grad, is_grad_enabled, no_grad
+from ..grad_mode import enable_grad as _enable_grad
+from ..grad_mode import is_grad_enabled
+from ..grad_mode import no_grad as _no_grad
 from ..tensor import Tensor as _Tensor
 from ..tensor import from_numpy, tensor
 from . import accepted, different, methods
@@ -47,9 +49,12 @@ _FUNCTIONS = """
     multinomial mv narrow ne neg nonzero norm normal ones ones_like outer permute pixel_shuffle pow prelu prod rand
     rand_like randint randn randn_like randperm reciprocal relu remainder repeat_interleave reshape rms_norm roll
     round rsqrt scatter selu sigmoid sign sin sinh softmax sort split sqrt square squeeze stack std sub sum swapaxes
-    take_along_dim tan tanh tile topk transpose tril triu trunc unbind unflatten unique unsqueeze var vstack zeros
-    zeros_like
+    take_along_dim tan tanh threshold tile topk transpose tril triu trunc unbind unflatten unique unsqueeze var vstack
+    zeros zeros_like
 """
+_CHANGING = (
+    "abs acos asin atan ceil celu clamp cos exp floor log neg relu round selu sigmoid sin sqrt tan tanh threshold"
+)
 _ALIASES = {**methods.ALIASES, "concat": "cat", "concatenate": "cat", "row_stack": "vstack", "spmm": "mm"}
 _PARTS = "accelerator amp autograd backends cuda distributions nn optim serialization utils"
 
@@ -87,9 +92,14 @@ class set_grad_enabled:
     _entered: ClassVar[list] = []  # a context that nothing holds would end
 
     def __init__(self, mode: _builtins.bool) -> None:
-        self._context: Any = enable_grad() if mode else no_grad()
+        self._context: Any = _enable_grad() if mode else _no_grad()
         self._context.__enter__()
         self._entered.append(self._context)
+
+    def __call__(self, function: Any) -> Any:
+        """The function in this mode; outside of it, all is as before."""
+        self.__exit__()
+        return self._context(function)
 
     def __enter__(self) -> None:
         """The mode is set already."""
@@ -99,13 +109,19 @@ class set_grad_enabled:
         self._context.__exit__(*error)
 
 
+def no_grad(function: Any = None) -> Any:
+    """`tinymp.no_grad`, as a decorator also without brackets."""
+    return _no_grad() if function is None else _no_grad()(function)
+
+
+def enable_grad(function: Any = None) -> Any:
+    """`tinymp.enable_grad`, as a decorator also without brackets."""
+    return _enable_grad() if function is None else _enable_grad()(function)
+
+
 def inference_mode(mode: Any = True) -> Any:
-    """`no_grad`, by its newer name; as a decorator also without brackets. mode=False records a graph again, also
-    within `no_grad`, as in PyTorch.
-    """
-    if callable(mode):
-        return no_grad()(mode)
-    return no_grad() if mode else enable_grad()
+    """`no_grad`, by its newer name. mode=False records a graph again, also within `no_grad`, as in PyTorch."""
+    return no_grad(mode) if callable(mode) else no_grad() if mode else enable_grad()
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> _Tensor:  # noqa: F811
@@ -168,6 +184,8 @@ set_num_threads, set_printoptions, set_float32_matmul_precision, use_determinist
 get_rng_state, set_rng_state = backend.get_rng_state, backend.set_rng_state
 finfo, iinfo = _np.finfo, _np.iinfo
 
+for _name in _CHANGING.split():
+    globals()[f"{_name}_"] = methods.changing(_name)
 _HELD = {
     "save": "serialization.save",
     "load": "serialization.load",

@@ -17,6 +17,7 @@ from .. import arguments, ops
 from ..backend.extras import held
 from ..dtypes import float32, float64
 from ..grad_mode import is_grad_enabled, no_grad
+from ..nn.module import Module
 from ..tensor import Gradient, Tensor, from_numpy
 from . import methods
 from .space import hints
@@ -26,8 +27,6 @@ _POSITION = re.compile(r"too many positional arguments|takes .*positional argume
 
 # Without effect on a result -> the functions and classes that have it in PyTorch
 IGNORED = {
-    "inplace": """relu relu6 leaky_relu elu selu celu silu mish hardtanh hardswish hardsigmoid dropout dropout1d
-        dropout2d ReLU ReLU6 LeakyReLU ELU SiLU Mish Hardtanh Hardswish Dropout Dropout1d Dropout2d""",
     "non_blocking": "cuda cpu copy_",
     "memory_format": """clone contiguous empty_like zeros_like ones_like full_like rand_like randn_like cuda cpu
         bfloat16 bool double float half int long""",
@@ -53,6 +52,11 @@ IGNORED = {
         BatchNorm2d GroupNorm RMSNorm RNN LSTM GRU RNNCell LSTMCell GRUCell PReLU MultiheadAttention Transformer
         TransformerEncoderLayer TransformerDecoderLayer""",
 }
+# Functions and classes with `inplace`, also by position
+IN_PLACE = """
+    relu relu6 leaky_relu elu selu celu silu mish hardtanh hardswish hardsigmoid threshold dropout dropout1d dropout2d
+    ReLU ReLU6 LeakyReLU ELU SELU CELU SiLU Mish Hardtanh Hardswish Hardsigmoid Threshold Dropout Dropout1d Dropout2d
+"""
 # In other words
 RENAMED = {"axis": "dim", "keepdims": "keepdim", "axes": "dims"}
 _ARITHMETIC = {"add", "sub", "mul", "div", "pow", "maximum", "minimum"}
@@ -82,16 +86,30 @@ def _promoted(x: Any, y: Any) -> tuple | None:
 
 
 def _in_graph(name: str, call: Callable, x: Any = None, *args: Any, **options: Any) -> Any:
-    """A change in place of a tensor in a graph, or by one, as far as that comes to a new tensor (`become`)."""
+    """A change in place of a tensor in a graph, or by one, as far as that comes to a new tensor (`change`); under
+    no_grad of its values alone.
+    """
     make = held("ops.index_put") if name == "setitem" else getattr(ops, name[:-1], None) if name[-1:] == "_" else None
-    if make is None or not isinstance(x, Tensor) or (x.is_leaf and x.requires_grad) or not is_grad_enabled():
+    if make is None or not isinstance(x, Tensor) or (x.is_leaf and (x.requires_grad or not is_grad_enabled())):
         return NotImplemented
     if isinstance(x, Gradient):  # the leaf's array, which has no graph: there are no second derivatives
         with no_grad():
             return call(x, *args, **options)
-    from ..ops.more.in_place import become
+    if not is_grad_enabled():
+        call(x.detach(), *args, **options)
+        return x
+    return held("ops.more.in_place.change")(x, name, make, *args, **options)
 
-    return become(x, name, make(x, *args, **options))
+
+def _in_place(name: str, call: Callable, on: Any, args: tuple, options: dict[str, Any]) -> Any:
+    """A call with `inplace`: a layer notes it, and a function changes its input."""
+    if not on:
+        return call(*args, **options)
+    if isinstance(args[0], Module):
+        call(*args, **options)
+        args[0].inplace = True
+        return None
+    return held("ops.more.in_place.change")(args[0], f"{name}, inplace=True", call, *args[1:], **options)
 
 
 def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], error: Exception) -> Any:
@@ -110,10 +128,13 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
     if name in _ARITHMETIC and len(args) == 2 and (pair := _promoted(*args)) is not None:
         return call(*pair, **options)
     if found is None or found[1] not in options:
-        trailing = args and isinstance(args[-1], bool) and name in _FUNCTIONS["inplace"]
-        return call(*args[:-1], **options) if trailing and _POSITION.search(message) else NotImplemented
+        trailing = args and isinstance(args[-1], bool) and name in IN_PLACE.split() and _POSITION.search(message)
+        return _in_place(name, call, args[-1], args[:-1], options) if trailing else NotImplemented
     argument = found[1]
     rest = {key: x for key, x in options.items() if key != argument}
+    if argument == "inplace" and name in IN_PLACE.split():
+        args = args or (rest.pop("input"),)
+        return _in_place(name, call, options["inplace"], args, rest)
     if name in _FUNCTIONS.get(argument, ()):
         return call(*args, **rest)
     if argument == "dtype" and name in _FUNCTIONS["device"] and options["dtype"] in (None, "float32"):

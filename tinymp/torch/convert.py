@@ -14,7 +14,7 @@ from .states import array
 from .traced import Traced, cannot, constant, part
 
 CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
-# Arguments without effect on what a layer computes
+# Arguments without effect on what a layer is made of
 NO_EFFECT = {"inplace", "device", "dtype", "size_average", "reduce", "enable_nested_tensor", "mask_check"}
 
 
@@ -95,9 +95,12 @@ def _layer(module: Any, kind: Any, path: str, known: dict[int, Module]) -> Modul
         if name not in {*options, *NO_EFFECT} and getattr(module, name, option.default) != option.default:
             raise cannot(module, path, f"{name}={getattr(module, name)!r}")
     try:
-        return ours(**{name: value for name, value in given.items() if name in options})
+        made = ours(**{name: value for name, value in given.items() if name in options})
     except (TypeError, ValueError) as error:
         raise cannot(module, path, str(error)) from error
+    if getattr(module, "inplace", False):
+        made.inplace = True  # see torch/methods.py
+    return made
 
 
 def _transformer_layer(m: Any, path: str, known: dict[int, Module]) -> dict[str, Any]:

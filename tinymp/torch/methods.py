@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,8 @@ import numpy as np
 from .. import ops
 from ..backend.extras import held
 from ..dtypes import FLOATING, as_dtype
-from ..grad_mode import is_grad_enabled
 from ..nn import init
+from ..nn.functions import Function
 from ..nn.module import Module
 from ..precision import FP32, Policy
 from ..tensor import Tensor
@@ -30,7 +31,8 @@ IN_PLACE = """
     maximum minimum ne neg pow reciprocal relu remainder round rsqrt scatter sigmoid sign sin sinh softmax sqrt square
     tan tanh tril triu trunc
 """
-_UPDATES = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div"}
+_UPDATES = "add sub mul truediv pow mod floordiv and_ or_ matmul"
+_VIEWS = "squeeze unsqueeze t transpose swapaxes swapdims"
 # PyTorch's further name -> the name, of functions and methods
 _ALIASES = """
     absolute:abs arccos:acos arcsin:asin arctan:atan arctan2:atan2 divide:div fix:trunc ger:outer greater:gt
@@ -137,15 +139,28 @@ def _reflected(name: str) -> Any:
     return method
 
 
-def _updated(name: str) -> Any:
-    function, in_place = getattr(ops, name), getattr(Tensor, f"{name}_")
+def _updated(function: Any) -> Any:
+    def method(x: Tensor, other: Any) -> Tensor:
+        return held("ops.more.in_place.updated")(x, f"{function.__name__.strip('_')}_", function, other)
 
-    def operator(x: Tensor, other: Any) -> Tensor:
-        recorded = is_grad_enabled() and (x.requires_grad or getattr(other, "requires_grad", False))
-        return function(x, other) if recorded or x.grad_fn is not None else in_place(x, other)
+    method.__doc__ = "The same tensor with the result: `tinymp.ops.more.in_place.updated`."
+    return method
 
-    operator.__doc__ = f"`{name}_` outside the graph, so that all who hold the tensor see it; in it, a new tensor."
-    return operator
+
+def _renamed(name: str) -> Any:
+    return lambda x, *args, **options: held("ops.more.in_place.renamed")(
+        x, f"{name}_", getattr(Tensor, name), *args, **options
+    )
+
+
+def changing(name: str) -> Any:
+    """The function of this name that changes its input in place: `torch.relu_`."""
+
+    def function(input: Tensor, *args: Any, **options: Any) -> Tensor:
+        return held("ops.more.in_place.change")(input, f"{name}_", held(f"ops.{name}"), *args, **options)
+
+    function.__name__, function.__doc__ = f"{name}_", f"`{name}`, in place."
+    return function
 
 
 def _of_held(name: str, of: Any = None) -> Any:
@@ -173,7 +188,8 @@ TENSOR: dict[str, Any] = {
     **{name: _drawn(name, getattr(init, name)) for name in ("uniform_", "normal_")},
     **{f"__{symbol}__": _of_held(name) for symbol, name in (("mod", "remainder"), ("floordiv", "floor_divide"))},
     **{f"__r{symbol}__": _reflected(name) for symbol, name in (("mod", "remainder"), ("floordiv", "floor_divide"))},
-    **{f"__i{symbol}__": _updated(name) for symbol, name in _UPDATES.items()},
+    **{f"__i{name.strip('_')}__": _updated(getattr(operator, name)) for name in _UPDATES.split()},
+    **{f"{name}_": _renamed(name) for name in _VIEWS.split()},
     "mT": property(lambda x: x.transpose(-2, -1), doc="The matrices in its last two axes, transposed."),
     "is_cuda": property(lambda x: x.device == "gpu", doc="True on the GPU."),
     "itemsize": property(lambda x: x.dtype.itemsize, doc="Bytes of an element."),
@@ -224,9 +240,18 @@ MODULE: dict[str, Any] = {
 }
 
 
+def _called(module: Function, *args: Any, **options: Any) -> Any:
+    """A layer whose `inplace` is set changes its input."""
+    if vars(module).get("inplace") is not True:
+        return Module.__call__(module, *args, **options)
+    how = f"{type(module).__name__}, inplace=True"
+    return held("ops.more.in_place.change")(args[0], how, lambda x: Module.__call__(module, x))
+
+
 def install() -> None:
     """Add the methods. A second call does nothing."""
     if not hasattr(Tensor, "view_as"):
+        Function.__call__ = _called  # type: ignore[method-assign,assignment]
         Tensor.extend({name: x for name, x in TENSOR.items() if not hasattr(Tensor, name)})
         for name, x in MODULE.items():
             setattr(Module, name, x)

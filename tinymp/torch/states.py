@@ -12,7 +12,6 @@ from ..optim import Optimizer
 # Options of a group in PyTorch that change no result, or that its schedules leave there.
 _WITHOUT_EFFECT = {"foreach", "fused", "capturable", "differentiable", "param_names"}
 _WITHOUT_EFFECT |= {"max_lr", "min_lr", "base_momentum", "max_momentum"}
-_FOLLOWS = {"mu_product"}  # state that follows from the number of updates
 
 
 def array(x: Any) -> Any:
@@ -42,7 +41,7 @@ def from_pytorch(optimizer: Optimizer, state_dict: Any) -> Any:
 
 def _state(state: Mapping[str, Any]) -> dict[str, Any]:
     """Of one parameter. PyTorch's SGD counts no updates: with a momentum there has been at least one."""
-    known = {name: array(x) for name, x in state.items() if x is not None and name not in _FOLLOWS}
+    known = {name: array(x) for name, x in state.items() if x is not None}
     if "step" in known:
         known["step"] = int(known["step"])
     return {"step": 1, **known} if known else {}

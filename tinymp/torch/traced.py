@@ -16,7 +16,8 @@ from ..nn import Module, Parameter
 from ..tensor import Tensor
 from .states import array
 
-NO_EFFECT = {"inplace", "_stacklevel"}  # arguments of functions
+NO_EFFECT = {"_stacklevel"}  # arguments of functions
+UPDATES = "iadd isub imul itruediv ipow imod ifloordiv iand ior imatmul"
 PYTHON = (operator, math, builtins)
 _INPUT = "placeholder"  # torch.fx's name for an argument of a forward
 _EITHER, _NONE = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
@@ -51,10 +52,16 @@ class Traced(Module):
             module.training = mode
 
     def _recorded(self, module: Any, path: str) -> list[tuple]:
-        from torch.fx import Tracer
+        from torch.fx import Proxy, Tracer
+
+        updates = {f"__{name}__": _updating(getattr(operator, name)) for name in UPDATES.split()}
+        kind = type("Updated", (Proxy,), updates)
 
         class Parts(Tracer):
             proxy_buffer_attributes = True
+
+            def proxy(self, node: Any) -> Any:
+                return kind(node, self)
 
             def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
                 return True  # each part is converted by itself
@@ -106,6 +113,11 @@ class Traced(Module):
 
     def extra_repr(self) -> str:
         return self.traced
+
+
+def _updating(function: Any) -> Any:
+    """What `x += y` records: the change of x, of which torch.fx makes x + y, a new tensor."""
+    return lambda x, y: x.tracer.create_proxy("call_function", function, (x, y), {})
 
 
 def _function(target: Any, module: Any, path: str) -> Any:

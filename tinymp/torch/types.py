@@ -75,9 +75,25 @@ class Generator(np.random.Generator):
         """The number that `manual_seed` was last given; 0 before."""
         return vars(self).get("_seed", 0)
 
+    def get_state(self) -> dict:
+        """Where its random numbers are, for `set_state`."""
+        return dict(self.bit_generator.state)
+
+    def set_state(self, state: Any) -> Generator:
+        """Go on where another, or this one, was."""
+        self.bit_generator.state = state
+        return self
+
+    def __reduce__(self) -> tuple:
+        return _generator, (self.device, vars(self).get("_seed", 0), self.get_state())
+
     def __enter__(self) -> None:
         self._kept.append(backend.cpu.generator)
         backend.cpu.generator = self
 
     def __exit__(self, *error: Any) -> None:
         backend.cpu.generator = self._kept.pop()
+
+
+def _generator(device: Any, seed: int, state: dict) -> Generator:
+    return Generator(device).manual_seed(seed).set_state(state)

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ... import ops
-from ...arguments import integers, name_all, number
+from ...arguments import integers, name_all, number, tensor
 from ...tensor import Tensor
 from .. import init as initialise
-from ..functions import Dropout, Function, padded
+from ..functions import Dropout, Function
 from ..init import parameter
 from ..module import Module
 
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d"]
-__all__ += ["CTCLoss", "ConstantPad2d"]
+__all__ += ["CELU", "CTCLoss", "ConstantPad2d"]
 __all__ += ["ELU", "GELU", "GLU", "Dropout1d", "Dropout2d", "Hardswish", "Hardtanh", "HuberLoss", "KLDivLoss", "L1Loss"]
 __all__ += ["LocalResponseNorm", "LogSigmoid", "MaxPool1d", "Mish", "NLLLoss", "PReLU", "PixelShuffle", "ReLU6"]
-__all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "SmoothL1Loss", "Softplus"]
-__all__ += ["Unflatten", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad2d"]
+__all__ += [
+    "SELU",
+    "ReflectionPad1d",
+    "ReflectionPad2d",
+    "ReplicationPad1d",
+    "ReplicationPad2d",
+    "SmoothL1Loss",
+    "Softplus",
+]
+__all__ += ["Threshold", "Unflatten", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad2d"]
 
 
 class ReLU6(Function, op=ops.relu6):
@@ -34,6 +43,18 @@ class Hardswish(Function, op=ops.hardswish):
 
 class ELU(Function, op=ops.elu):
     """x where positive, else alpha * (exp(x) - 1). See `ops.elu`."""
+
+
+class SELU(Function, op=ops.selu):
+    """x where positive, else a (exp(x) - 1), times c. See `ops.selu`."""
+
+
+class CELU(Function, op=ops.celu):
+    """x where positive, else alpha * (exp(x / alpha) - 1). See `ops.celu`."""
+
+
+class Threshold(Function, op=ops.threshold):
+    """x where above threshold, else value. See `ops.threshold`."""
 
 
 class GLU(Function, op=ops.glu):
@@ -127,6 +148,17 @@ def constant_pad(input: Tensor, padding: Any, value: float) -> Tensor:
 
 class ConstantPad2d(Function, op=constant_pad):
     """`value` around images: padding is an integer or (left, right, top, bottom). See `ops.pad`."""
+
+
+def padded(name: str, axes: int, mode: str = "constant") -> Callable[[Tensor, Any], Tensor]:
+    """`ops.pad` of the last axes with this mode, for the module of this name."""
+
+    def pad(input: Tensor, padding: Any) -> Tensor:
+        if mode != "constant" and tensor(name, "input", input).ndim not in (axes + 1, axes + 2):
+            raise ValueError(f"{name}: expected `input` to have {axes + 1} or {axes + 2} axes, got shape {input.shape}")
+        return ops.pad(input, integers(name, "padding", padding, 2 * axes, -(2**31)), mode)
+
+    return pad
 
 
 class ZeroPad2d(Function, op=padded("ZeroPad2d", 2)):

@@ -1,29 +1,93 @@
-"""Changes in place of tensors that are part of a graph: the tensor becomes the result of the op."""
+"""Changes in place as PyTorch's programs mean them: of a tensor in a graph, that it becomes the result of an op."""
 
 from __future__ import annotations
 
-from sys import getrefcount
+from collections.abc import Callable
+from contextlib import nullcontext
+from opcode import opname
+from sys import _getframe, getrefcount
+from typing import Any
 
+from ...dtypes import FLOATING
+from ...grad_mode import enable_grad, is_grad_enabled
 from ...tensor import Tensor, tensor
+from .. import in_place
 
 
-def become(x: Tensor, how: str, y: Tensor) -> Tensor:
-    """Have x be the result y of an op from here on: what a change in place of a tensor in a graph comes to.
-
-    RuntimeError where another would have to learn of it: a view of x, the tensor that x is a view of, an op on x that
-    saved it (its count of changes has more holders than x and the op that made x); for another shape or dtype of y.
+def alone(x: Tensor, *others: Any) -> bool:
+    """True if no other tensor shares x's memory, and no op has saved it for backward: they would hold its count of
+    changes. The ops that made x and `others` may: what they saved is left as it is.
     """
-    own = sum(counter is x._version for counter, _ in x.grad_fn.versions) if x.grad_fn is not None else 0
-    if getrefcount(x._version) - own > _ALONE:
+    makers = {id(op): op for one in (x, *others) if (op := getattr(one, "grad_fn", None)) is not None}
+    saved = sum(counter is x._version for op in makers.values() for counter, _ in op.versions)
+    return getrefcount(x._version) - saved <= _ALONE
+
+
+def recorded(x: Tensor, *others: Any) -> bool:
+    """True where an op on these is part of a graph."""
+    return is_grad_enabled() and any(getattr(one, "requires_grad", False) for one in (x, *others))
+
+
+def change(x: Tensor, how: str, make: Callable, *args: Any, **options: Any) -> Tensor:
+    """Have x be make(x, *args, **options) from here on, and return it.
+
+    Outside of a graph that is written into x's memory, where all that share it see it. In a graph, x becomes the
+    result of the op; RuntimeError where another would have to learn of it: a view of x, the tensor that x is a view of,
+    an op that saved x; for a leaf that requires a gradient, and for a result of another shape.
+    """
+    if not recorded(x, *args, *options.values()):
+        in_place(make)(x if x.grad_fn is None else x.detach(), *args, **options)
+        return x
+    _no_leaf(x, how)
+    before = alone(x, *args, *options.values())  # the op may save x itself
+    y = make(x, *args, **options)
+    if y is x:
+        return x
+    if not before:
         raise RuntimeError(
             f"{how}: this tensor is part of a graph, and shares its memory with another tensor, or an op saved it for "
-            "backward; build a new tensor (where, masked_fill, cat, pad), or change a clone()"
+            "backward; build a new tensor (x = x + y, where, masked_fill, cat, pad), or change a clone()"
         )
+    y = y.to(x.dtype) if y.dtype in FLOATING and x.dtype in FLOATING else y
     if (y.shape, y.dtype) != (x.shape, x.dtype):
         raise RuntimeError(f"{how}: expected a result like the tensor, {x.dtype} {x.shape}, got {y.dtype} {y.shape}")
     x.array, x.requires_grad, x.grad_fn, x.output_nr = y.array, y.requires_grad, y.grad_fn, y.output_nr
     x._version = y._version
     return x
+
+
+def updated(x: Tensor, how: str, make: Callable, other: Any) -> Tensor:
+    """What `x += other` leaves in x: x itself, after `change`. Of `z[i] += other` in a graph, x is a view of z that is
+    stored again, and z then becomes the result.
+    """
+    if recorded(x, other) and not alone(x, other) and _is_stored(_getframe(2)):
+        return make(x, other)
+    return change(x, how, make, other)
+
+
+def _is_stored(caller: Any) -> bool:
+    """True if the frame runs `z[i] += y`: the instruction behind the operator brings z and i back to where the result
+    is stored.
+    """
+    code, at = caller.f_code.co_code, caller.f_lasti + 2
+    while not code[at]:  # a cache
+        at += 2
+    return opname[code[at]] == "ROT_THREE" or (opname[code[at]] == "SWAP" and code[at + 1] >= 3)
+
+
+def renamed(x: Tensor, how: str, make: Callable, *args: Any, **options: Any) -> Tensor:
+    """Have x be the view of itself that make(x, *args, **options) gives: its axes change, its memory does not."""
+    if is_grad_enabled():
+        _no_leaf(x, how)
+    with nullcontext() if x.grad_fn is None else enable_grad():
+        y = make(x, *args, **options)
+    x.array, x.grad_fn, x.output_nr = y.array, y.grad_fn, y.output_nr
+    return x
+
+
+def _no_leaf(x: Tensor, how: str) -> None:
+    if x.requires_grad and x.grad_fn is None:
+        raise RuntimeError(f"{how}: a leaf that requires a gradient changes inside `with no_grad():`, or as a clone()")
 
 
 _only = tensor(0.0)

@@ -13,7 +13,8 @@ from ...autograd import Array, Op
 from ...precision import REDUCTION, add_to, reduce, store, to_dtype, widen
 from ...tensor import Tensor
 from ..norm import LayerNorm, batch_norm, of_argument
-from ..shape import repeat, reshape
+from ..shape import reshape
+from .shape import repeat
 
 __all__ = ["group_norm", "instance_norm", "local_response_norm", "rms_norm"]
 

@@ -15,12 +15,13 @@ from ...precision import MOVEMENT
 from ...tensor import Tensor
 from ..index import getitem
 from ..pointwise import broadcastable, masked_fill
-from ..shape import cat, expand, pad, permute, repeat, reshape, split, squeeze, transpose, unsqueeze
+from ..shape import cat, expand, permute, reshape, split, squeeze, transpose, unsqueeze
 from .index import gather, index_select
+from .pad import pad
 
 __all__ = ["broadcast_to", "diag", "diagonal", "flip", "hstack", "masked_select", "meshgrid", "movedim", "narrow"]
-__all__ += ["repeat_interleave", "roll", "swapaxes", "take_along_dim", "tile", "tril", "triu", "unbind", "unflatten"]
-__all__ += ["vstack"]
+__all__ += ["repeat", "repeat_interleave", "roll", "swapaxes", "take_along_dim", "tile", "tril", "triu", "unbind"]
+__all__ += ["unflatten", "vstack"]
 
 
 class Flip(Op):
@@ -33,6 +34,23 @@ class Flip(Op):
 
     def backward(self, dy: Array) -> Array:
         return self.xp.flip(dy, self.dims)
+
+
+class Diagonal(Op):
+    """y = the view of x along which two axes run together, as its last axis;  dx = dy there, 0 elsewhere."""
+
+    kind = MOVEMENT
+
+    def forward(self, x: Array, *, offset: int, dims: list) -> Array:
+        y = x.diagonal(offset, *dims)
+        if hasattr(y.flags, "writeable"):  # NumPy's is read-only
+            y.flags.writeable = x.flags.writeable
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        dx = self.xp.zeros(self.targets[0].shape, self.targets[0].dtype)
+        self.forward(dx, offset=self.offset, dims=self.dims)[...] = dy  # rounds: never, both have one dtype
+        return dx
 
 
 def flip(input: Tensor, dims: Any) -> Tensor:
@@ -149,8 +167,30 @@ def vstack(tensors: Any) -> Tensor:
     return cat(_at_least("vstack", tensors, 2), 0)
 
 
+def repeat(input: Tensor, *repeats: Any, **keyword: Any) -> Tensor:
+    """A copy of input laid side by side, repeats[i] times along axis i (integers or one tuple); new axes come first.
+
+    ValueError for fewer repeats than axes, and for negative ones. The gradient is summed in FP32.
+    """
+    times, x = _sizes("repeat", "repeats", repeats, keyword), tensor("repeat", "input", input)
+    if len(times) < x.ndim or min(times, default=0) < 0:
+        raise ValueError(
+            f"repeat: expected a count of at least 0 for each of the {x.ndim} axes (or more), got {times} for shape "
+            f"{x.shape}"
+        )
+    old = (1,) * (len(times) - x.ndim) + x.shape
+    pairs = reshape(x, [m for n in old for m in (1, n)])
+    wide = expand(pairs, [m for r, n in zip(times, old) for m in (r, n)])
+    return apart(reshape(wide, [r * n for r, n in zip(times, old)]), x)
+
+
+def apart(y: Tensor, x: Tensor) -> Tensor:
+    """y, or where it shares its memory with x a copy: the result of a function that copies for any other shape."""
+    return y.clone() if backend.owner_of(y.array) is backend.owner_of(x.array) else y
+
+
 def tile(input: Tensor, *dims: Any, **keyword: Any) -> Tensor:
-    """input laid side by side, dims[-1] times along its last axis, and so on: `repeat`, where axes may be left out."""
+    """Copies of input side by side, dims[-1] along its last axis, and so on: `repeat`, but axes may be left out."""
     times = _sizes("tile", "dims", dims, keyword)
     return repeat(input, (1,) * (tensor("tile", "input", input).ndim - len(times)) + times)
 
@@ -215,25 +255,21 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
 
 
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """The elements [.., i, i + offset, ..] of input on the axes dim1 and dim2, as its last axis, in a new tensor."""
+    """The elements [.., i, i + offset, ..] of input on the axes dim1 and dim2, as its last axis: a view."""
     ndim = tensor("diagonal", "input", input).ndim
     axes = [axis("diagonal", dim1, ndim, "dim1"), axis("diagonal", dim2, ndim, "dim2")]
     if axes[0] == axes[1]:
         raise ValueError(f"diagonal: expected two axes, got dim1={dim1} and dim2={dim2}")
     (right,) = integers("diagonal", "offset", offset, 1, -(2**31), 2**31)
-    rows, columns = (input.shape[d] for d in axes)
-    i, j = max(-right, 0), max(right, 0)
-    n = max(min(rows - i, columns - j), 0)
-    places = backend.of(input.array).xp.arange(n)
-    return getitem(movedim(input, axes, (-2, -1)), (..., Tensor(places + i), Tensor(places + j)))
+    return Diagonal.apply(input, offset=right, dims=axes)
 
 
 def diag(input: Tensor, diagonal: int = 0) -> Tensor:
-    """The diagonal of a matrix, `diagonal` places right of the main one; or the matrix, 0 elsewhere, with the vector
-    input there. ValueError for other numbers of axes.
+    """A copy of a matrix's diagonal, `diagonal` places right of the main one; or the matrix, 0 elsewhere, with the
+    vector input there. ValueError for other numbers of axes.
     """
     if tensor("diag", "input", input).ndim == 2:
-        return _diagonal_of(input, diagonal)
+        return _diagonal_of(input, diagonal).clone()
     if input.ndim != 1 or (right := integer(diagonal)) is None:
         raise ValueError(f"diag: expected a vector or a matrix, and an integer, got {input.shape} and {diagonal!r}")
     n = input.shape[0] + abs(right)

@@ -24,7 +24,7 @@ from ..unary import Unary, sigmoid, sigmoid_of, unary
 
 __all__ = ["acos", "asin", "atan", "ceil", "celu", "cosh", "elu", "erf", "expm1", "floor", "gelu", "glu"]
 __all__ += ["hardsigmoid", "hardswish", "hardtanh", "log1p", "log2", "log10", "logsigmoid", "mish", "prelu", "relu6"]
-__all__ += ["round", "selu", "sinh", "softplus", "softsign", "tan", "trunc"]
+__all__ += ["round", "selu", "sinh", "softplus", "softsign", "tan", "threshold", "trunc"]
 
 
 def softplus_of(op: Op, x: Array) -> Array:
@@ -116,6 +116,19 @@ class Hardtanh(Op):
         return self.device.map(gradient, dy, *self.saved, self.low, self.high)
 
 
+class Threshold(Op):
+    """y = x where x > threshold, else value;  dx = dy where x > threshold, else 0."""
+
+    kind = POINTWISE
+
+    def forward(self, x: Array, *, threshold: float, value: float) -> Array:
+        self.save(x)
+        return self.device.where(widen(x) > threshold, x, x.dtype.type(value))
+
+    def backward(self, dy: Array) -> Array:
+        return self.device.select(widen(self.saved[0]) > self.threshold, dy)
+
+
 class ELU(Unary):
     """y = x where x > 0, else alpha (e^x - 1) (Clevert et al., 2016)."""
 
@@ -173,6 +186,12 @@ def hardtanh(input: Tensor, min_val: Any = -1.0, max_val: Any = 1.0) -> Tensor:
     if not low <= high:
         raise ValueError(f"hardtanh: expected min_val <= max_val, got {min_val!r} and {max_val!r}")
     return Hardtanh.apply(x, low=low, high=high)
+
+
+def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
+    """input where it is above threshold, else value. ValueError for a value that input's dtype cannot hold."""
+    x, least = floating("threshold", "input", input), number("threshold", "threshold", threshold)
+    return Threshold.apply(x, threshold=least, value=constant("threshold", "value", value, x.dtype))
 
 
 def elu(input: Tensor, alpha: float = 1.0) -> Tensor:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
+from typing import Any
+
+import numpy as np
+
 from ... import backend
-from ...arguments import name_all
+from ...arguments import name_all, number
 from ...autograd import Array
 from ..groups import Group, State, options
 from ..optimizer import Optimizer
@@ -43,6 +48,8 @@ class RMSprop(Optimizer):
 
     eps is an FP32 constant: 1e-8 is 0 in FP16, whose smallest positive value is 6e-8.
     """
+
+    late = ("momentum_buffer", "grad_avg")
 
     __init__ = options(lr=1e-2, alpha=0.99, eps=1e-8, weight_decay=0.0, momentum=0.0, centered=False, maximize=False)
 
@@ -152,30 +159,36 @@ class NAdam(_Adam):
     mu_t = b1 (1 - 0.96^(t momentum_decay) / 2);  d = sqrt(v / (1 - b2^t)) + eps;  M_t = mu_1 ... mu_t
     w <- w - lr ((1 - mu_t) / (1 - M_t) g + mu_(t+1) / (1 - M_(t+1)) m) / d
 
-    M_t follows from t and the options as they are now: where they change during a training, PyTorch's keeps the past.
+    M_t is state, `mu_product`: where b1 or the decay changes during a training, it keeps the momenta of the past.
     """
+
+    late = ("mu_product",)
 
     __init__ = options(lr=2e-3, **USUAL, momentum_decay=4e-3, decoupled_weight_decay=False, maximize=False)
 
+    def numbers(self, state: State, group: Group) -> dict[str, Any]:
+        t = int(state["step"])
+        if (product := state.get("mu_product")) is None:  # the first update, or a state that was saved without it
+            product = prod(_mu(group, i) for i in range(1, t + 1))
+        return {**super().numbers(state, group), "mu_product": product * _mu(group, t + 1)}
+
     def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
-        xp, t, lr, (b1, b2) = backend.of(w).xp, state["step"], group["lr"], group["betas"]
+        xp, t, lr, product = backend.of(w).xp, state["step"], group["lr"], state["mu_product"]
         w, g = self._decayed(w, g, state, group)
-        d = xp.sqrt(self._squares(g, state, group) / (1 - b2**t)) + group["eps"]
-        mu, following = (b1 * (1 - 0.5 * 0.96 ** (i * group["momentum_decay"])) for i in (t, t + 1))
-        product = self._product(b1, group["momentum_decay"], t)
+        d = xp.sqrt(self._squares(g, state, group) / (1 - group["betas"][1] ** t)) + group["eps"]
+        mu, following = _mu(group, t), _mu(group, t + 1)
         own, momentum = (1 - mu) / (1 - product), following / (1 - product * following)
         return w - (lr * own * g + lr * momentum * state["exp_avg"]) / d
 
-    def _product(self, b1: float, decay: float, t: int) -> float:
-        """M_t. It goes on from the one before: a product over the whole past in every step would take ever longer."""
-        known = vars(self).setdefault("_products", {})
-        n, product = known.get((b1, decay), (0, 1.0))
-        if n > t:
-            n, product = 0, 1.0
-        for i in range(n + 1, t + 1):
-            product *= b1 * (1 - 0.5 * 0.96 ** (i * decay))
-        known[b1, decay] = t, product
-        return product
+    def _loadable(self, where: str, name: str, p: Any, value: Any) -> Any:
+        if name == "mu_product":
+            return number(where, name, np.asarray(value)[()], 0, 1)
+        return super()._loadable(where, name, p, value)
+
+
+def _mu(group: Group, t: int) -> float:
+    """The momentum of update t."""
+    return group["betas"][0] * (1 - 0.5 * 0.96 ** (t * group["momentum_decay"]))
 
 
 class RAdam(_Adam):

@@ -1,5 +1,6 @@
 """torch.nn.functional: functions of tinymp.ops."""
 
+from ..methods import changing as _changing
 from ..space import fill, names
 
 _NAMES = """
@@ -10,8 +11,10 @@ _NAMES = """
     huber_loss instance_norm interpolate kl_div l1_loss layer_norm leaky_relu linear local_response_norm log_softmax
     logsigmoid margin_ranking_loss max_pool1d max_pool2d mish mse_loss nll_loss normalize one_hot pad
     pairwise_distance pixel_shuffle prelu relu relu6 rms_norm scaled_dot_product_attention selu sigmoid silu
-    smooth_l1_loss soft_margin_loss softmax softplus softsign tanh triplet_margin_loss unfold
+    smooth_l1_loss soft_margin_loss softmax softplus softsign tanh threshold triplet_margin_loss unfold
 """
 _TABLE = names("ops", _NAMES)
 _TABLE["upsample"] = "ops.interpolate"
+for _name in ("relu", "leaky_relu", "elu", "selu", "celu", "hardtanh", "threshold"):
+    globals()[f"{_name}_"] = _changing(_name)
 fill(globals(), "torch.nn.functional", _TABLE)
