@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..autograd import Op as _Op
+from ..autograd import values_of as _values_of
+from ..events import Observer as _Observer
+from ..events import here as _here
 from ..grad_mode import enable_grad as enable_grad
 from ..grad_mode import no_grad as no_grad
 from ..precision import POINTWISE as _POINTWISE
@@ -113,17 +116,33 @@ class _Call(_Op):
         return tuple([g if g is None else g.array for g, a in zip(found, self.given) if a is _Call])
 
 
+class _Anomalies(_Observer):
+    def ran(self, op: Any, inputs: tuple, outputs: tuple) -> None:
+        for i, g in enumerate(outputs if op.phase == "backward" else ()):
+            if g is not None and (op.xp.isnan(_values_of(g))).any():
+                raise RuntimeError(f"{op.name}: backward returned nan in the gradient of `{op.name_of(i)}`")
+
+
 class set_detect_anomaly:
-    """Accepted and without effect; `tinymp.audit` tells where a gradient stops being finite."""
+    """With mode and check_nan, backward in this thread raises RuntimeError at the first op that returns a NaN and names
+    it; as a context, up to its end. `tinymp.audit` also names the line, and finds infinities.
+    """
+
+    _detects: Any = _Anomalies()
 
     def __init__(self, mode: bool = True, check_nan: bool = True) -> None:
-        pass
+        self._before = self._detects in _here.observers
+        self._set(mode and check_nan)
+
+    def _set(self, on: bool) -> None:
+        if on != (self._detects in _here.observers):
+            (_here.observers.append if on else _here.observers.remove)(self._detects)
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *error: Any) -> None:
-        pass
+        self._set(self._before)
 
 
 detect_anomaly = set_detect_anomaly
