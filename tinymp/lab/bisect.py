@@ -210,7 +210,7 @@ class Bisection:
     def _lost(self) -> str:
         """Why a program cannot be compared with itself in FP32: a loss scale made it skip other steps. Empty if not."""
         for seed in range(self.seeds):
-            fp32, plain = (self._run(keep, seed).get("lost", []) for keep in (None, []))
+            fp32, plain = self._run(None, seed).get("lost", []), self._run([], seed).get("lost", [])
             if plain != fp32:
                 least = min(scale for _, scale in (*plain, *fp32))
                 skipped = f"{len(plain)} of {many(self._run([], seed)['steps'], 'step')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext as _nullcontext
 from typing import Any
 
 from ..autograd import Op as _Op
@@ -119,30 +120,29 @@ class _Call(_Op):
 class _Anomalies(_Observer):
     def ran(self, op: Any, inputs: tuple, outputs: tuple) -> None:
         for i, g in enumerate(outputs if op.phase == "backward" else ()):
-            if g is not None and (op.xp.isnan(_values_of(g))).any():
+            if g is not None and op.xp.isnan(_values_of(g)).any():
                 raise RuntimeError(f"{op.name}: backward returned nan in the gradient of `{op.name_of(i)}`")
 
+    def listen(self, on: bool) -> None:
+        if on != (self in _here.observers):
+            (_here.observers.append if on else _here.observers.remove)(self)
 
-class set_detect_anomaly:
+
+_anomalies = _Anomalies()
+
+
+class set_detect_anomaly(_nullcontext):
     """With mode and check_nan, backward in this thread raises RuntimeError at the first op that returns a NaN and names
     it; as a context, up to its end. `tinymp.audit` also names the line, and finds infinities.
     """
 
-    _detects: Any = _Anomalies()
-
     def __init__(self, mode: bool = True, check_nan: bool = True) -> None:
-        self._before = self._detects in _here.observers
-        self._set(mode and check_nan)
-
-    def _set(self, on: bool) -> None:
-        if on != (self._detects in _here.observers):
-            (_here.observers.append if on else _here.observers.remove)(self._detects)
-
-    def __enter__(self) -> None:
-        pass
+        super().__init__()
+        self._before = _anomalies in _here.observers
+        _anomalies.listen(mode and check_nan)
 
     def __exit__(self, *error: Any) -> None:
-        self._set(self._before)
+        _anomalies.listen(self._before)
 
 
 detect_anomaly = set_detect_anomaly
