@@ -39,6 +39,7 @@ _NAMES = {
     "study.tensor_core": "tensor_core",
     "audit": "audit",
     "audit.bytes": "saved_nbytes",
+    "audit.first": "optim.scaler.watch_backward",
     "gpu.capture": "capture",
     "checkpoint": "Checkpointer load load_weights save save_weights",
     "course": "course",

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+import tinymp.torch as face
 from tinymp import nn, optim
 from tinymp.torch import amp
 from tinymp.torch.amp import GradScaler, autocast, prepare
@@ -263,3 +264,66 @@ def test_scaler_that_is_not_enabled_passes_through():
     assert GradScaler(64.0).get_scale() == 64 and GradScaler().is_enabled()
     first, second = GradScaler(64.0).scale((loss.detach(), loss.detach()))
     assert first.item() == second.item() == 128
+
+
+@pytest.mark.parametrize("given", [lambda c: ((c,), {}), lambda c: ((), {"closure": c})])
+def test_scaler_refuses_a_closure_as_pytorchs_does(given):
+    p = nn.Parameter(mp.ones(1))
+    args, options = given(lambda: p.sum())
+    with pytest.raises(RuntimeError, match="closure is not supported with loss scaling; call backward first"):
+        GradScaler().step(face.optim.SGD([p], lr=0.1), *args, **options)
+    off = GradScaler(enabled=False).step(face.optim.SGD([p], lr=0.1), *args, **options)
+    assert off.item() == 1
+
+
+def test_a_scale_beyond_the_ceiling_is_refused_by_the_entry_that_was_given():
+    state = GradScaler().state_dict() | {"scale": 2.0**25}
+    with pytest.raises(ValueError, match=r"GradScaler.load_state_dict: expected `scale` to be in .*, got 33554432"):
+        GradScaler().load_state_dict(state)
+    scaler = GradScaler(max_scale=2.0**30)
+    scaler.load_state_dict(state)
+    assert scaler.get_scale() == 2.0**25
+
+
+SCHEDULES = [
+    ("StepLR", (1, 0.5), {}),
+    ("MultiStepLR", ([1, 2], 0.5), {}),
+    ("ConstantLR", (), {"total_iters": 1}),
+    ("LinearLR", (), {}),
+    ("ExponentialLR", (0.9,), {}),
+    ("PolynomialLR", (), {}),
+    ("CosineAnnealingLR", (5,), {}),
+    ("CosineAnnealingWarmRestarts", (5,), {}),
+    ("OneCycleLR", (1.0,), {"total_steps": 9}),
+    ("LambdaLR", (lambda t: 1 / (t + 1),), {}),
+    ("MultiplicativeLR", (lambda t: 0.9,), {}),
+    ("ReduceLROnPlateau", (), {"patience": 0}),
+]
+S, A = "skipped", "applied"
+
+
+@pytest.mark.parametrize(
+    ("calls", "counted"),
+    [([[S], [S], [S], [A]], [3]), ([[A], [S], [A]], [0, 2]), ([[A, S], [S, A]], [0, 1]), ([[], []], [0, 1])],
+)
+@pytest.mark.parametrize(("name", "args", "options"), SCHEDULES)
+def test_a_schedule_waits_where_its_one_step_was_skipped(name, args, options, calls, counted):
+    """calls: the steps before each call of schedule.step(); counted: the calls that PyTorch's schedule is to see."""
+    torch = pytest.importorskip("torch")
+    weight, parameter = torch.nn.Parameter(torch.ones(1)), nn.Parameter(mp.ones(1))
+    theirs, ours = torch.optim.SGD([weight], lr=1.0, momentum=0.9), face.optim.SGD([parameter], lr=1.0, momentum=0.9)
+    made = [getattr(of.optim.lr_scheduler, name)(o, *args, **options) for of, o in ((torch, theirs), (face, ours))]
+    assert isinstance(made[1], face.optim.lr_scheduler.LRScheduler) and isinstance(made[1], optim.Schedule)
+    metric = [1.0] if name == "ReduceLROnPlateau" else []
+    scaler = GradScaler(init_scale=64.0)
+    theirs.step()
+    for i, steps in enumerate(calls):
+        for step in steps:
+            ours.zero_grad()
+            scaler.scale(parameter.sum() * (1e38 if step is S else 1e-3)).backward()
+            assert scaler.step(ours).name.lower() == step
+            scaler.update()
+        made[1].step(*metric)
+        if i in counted:
+            made[0].step(*metric)
+        assert made[1].get_last_lr() == pytest.approx([g["lr"] for g in theirs.param_groups], rel=1e-9)

@@ -1,6 +1,7 @@
 """Loss scalers on a GPU: the same decisions as on the CPU, made without the host."""
 
 import contextlib
+import re
 
 import numpy as np
 import pytest
@@ -184,8 +185,11 @@ def test_saved_and_loaded():
 
 def test_limits_raise_some_steps_late():
     step, model, _ = job("gpu", optim.DynamicLossScaler(1.0, max_consecutive_skips=3, min_scale=0.5))
-    with pytest.raises(FloatingPointError, match=r"overflow in \d+ iterations in a row, .* first parameter: `"):
+    with pytest.raises(
+        FloatingPointError, match=r"overflow in \d+ iterations in a row, .* first parameter: `"
+    ) as error:
         [step(1e6) for _ in range(1000)]  # a GPU runs behind the host
+    assert re.search(r"(first gradient that is not finite is that of .*test_scaler.py|docs/scalers)", str(error.value))
     scaler = optim.StaticLossScaler(8.0, max_nonfinite_losses=2)
     step, model, _ = job("gpu", scaler)
     before = model.state_dict()

@@ -178,6 +178,58 @@ def test_a_module_and_a_file(script, tmp_path, capsys):
     assert len({log.split()[-1] for log in logs}) == 2  # they draw other numbers
 
 
+TRAINING = """
+import sys
+import numpy as np
+import tinymp as mp
+from tinymp import nn, ops, optim
+
+mp.manual_seed(0)
+model = mp.MIXED.cast(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)))
+optimizer, scaler = optim.SGD(model.parameters(), lr=0.05), eval("optim." + sys.argv[1])
+large = [eval(one) for one in sys.argv[2:]]  # steps with a loss, or a gradient, that is not finite whatever the scale
+x = np.random.default_rng(0).standard_normal((64, 8)).astype("float32")
+y = x.sum(1, keepdims=True)
+losses = []
+with mp.use(mp.MIXED):
+    for i in range(10):
+        z = model(mp.MIXED.cast(mp.tensor(x)))
+        if "loss" in large and z.dtype == "float16":
+            z = z * 6e4 * 6e4
+        if "gradient" in large and z.dtype == "float16":
+            z = (z * 0).sqrt() + z
+        loss = ops.mse_loss(z, mp.MIXED.cast(mp.tensor(y)))
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "verdict"),
+    [
+        (["DynamicLossScaler()"], "It cannot be compared: with seed 0 it skipped 1 of 10 steps, and 0 in FP32"),
+        (["DynamicLossScaler(2.0**18)"], "loss scales down to 65536"),
+        (["DynamicLossScaler()"], "a fixed scale at which it skips none, StaticLossScaler(32768) or a smaller one"),
+        (["StaticLossScaler(32768)"], "It matches FP32 as it is"),
+        (["StaticLossScaler(1024.0)"], "It matches FP32 as it is"),
+        # no scale is to blame
+        (
+            ["StaticLossScaler(1.0, max_consecutive_skips=20)", "'gradient'"],
+            "Keeping every module in FP32 does not make it match",
+        ),
+        (["StaticLossScaler(8.0, max_nonfinite_losses=20)", "'loss'"], "Keeping every module in FP32 does not"),
+    ],
+)
+def test_runs_that_skipped_other_steps_are_not_compared(arguments, verdict, script, forks, tmp_path, capsys):
+    Path(script).write_text(TRAINING)
+    assert main(["bisect", "--measure", "losses", "--seeds", "1", script, *arguments]) == 0
+    printed = capsys.readouterr().out
+    assert verdict in printed and "must stay in FP32" not in printed, printed
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -81,6 +81,47 @@ def test_audit_runs_a_module(script, tmp_path, capsys, monkeypatch):
     assert {row["op"] for row in rows(tmp_path / "runs" / "audit" / "own_module")} == {"cast", "softmax", "mul"}
 
 
+INSIDE = """
+import sys
+import beside  # by its folder's path, as a script would
+import tinymp as mp
+from tinymp import nn
+from . import beside as relative
+from ..inner import beside as absolute
+
+def run(*args, **given):
+    return {"curve": [relative.BASE] * 3}
+
+net = mp.MIXED.cast(nn.Linear(1, 1))
+loss = net(mp.MIXED.cast(mp.ones(2, 1))).float().mean().item() * 0 + absolute.BASE
+print("ran", __name__, __package__, sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "printed"),
+    [
+        (["audit", "SCRIPT", "--more"], "ran __main__ outer.inner ['--more']"),
+        (["bisect", "--measure", "loss", "--seeds", "1", "SCRIPT"], "It matches FP32 as it is"),
+        (["ablate", "SCRIPT:run", "--only", "fp32", "--seeds", "1", "--steps", "3"], "fp32"),
+    ],
+)
+@pytest.mark.parametrize("folder", [".", "outer", "outer/inner"])
+def test_a_script_in_a_package_runs_as_its_module(command, printed, folder, tmp_path, capsys, monkeypatch):
+    inner = tmp_path / "outer" / "inner"
+    inner.mkdir(parents=True)
+    for path in (inner.parent, inner):
+        (path / "__init__.py").touch()
+    (inner / "beside.py").write_text("BASE = 2.0")
+    (inner / "own.py").write_text(INSIDE)
+    monkeypatch.chdir(tmp_path / folder)
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    path = os.path.relpath(inner / "own.py")
+    argv, before = list(sys.argv), list(sys.path)
+    assert main([word.replace("SCRIPT", path) for word in command]) == 0
+    assert printed in capsys.readouterr().out and (sys.argv, sys.path) == (argv, before)
+
+
 def test_an_exit_is_passed_on_and_the_audit_written(script, tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         main(["audit", str(script), "exit"])

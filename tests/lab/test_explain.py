@@ -113,6 +113,41 @@ def test_names_are_found_however_they_are_written():
 
 
 @pytest.mark.parametrize(
+    ("question", "name", "says"),
+    [
+        ("what is a loss scale?", "loss scaling", "multiplied by S"),
+        ("Where is the master copy rounded", "master weights", "rounded once per step"),
+        ("how much memory do I save", "storage", "memory"),
+        ("why is my step skipped", "overflow", "step is skipped"),
+        ("does batch norm lose its momentum", "batch norm", "running statistics"),
+        ("label smoothing", "cross_entropy", "label_smoothing"),
+        ("pos_weight", "binary_cross_entropy_with_logits", "pos_weight"),
+        ("ignore index", "cross_entropy", "ignore_index"),
+        ("checkpoint", "checkpoints", "mp.save"),
+        ("how do I resume a run", "checkpoints", "mp.load"),
+        *([("bf16", "BF16", "A format divides its bits")] if mp.POLICIES.get("BF16") else []),
+    ],
+)
+def test_questions_and_arguments(question, name, says):
+    e = explain(question)
+    assert e.name == name and says in " ".join(f"{e} {inspect.signature(getattr(ops, name, explain))}".split())
+
+
+@pytest.mark.parametrize("name", topics.WORDS)
+def test_a_question_that_holds_all_words_of_a_topic_is_answered_by_it_or_one_with_as_many(name):
+    words = {phrase: set(re.findall("[a-z0-9]+", phrase.lower())) for phrase in topics.WORDS}
+    found = explain(f"please tell me: {' '.join(words[name])}")
+    named = [words[phrase] for phrase, topic in topics.WORDS.items() if topic == found.name]
+    assert found.what == "topic" and any(len(one) >= len(words[name]) for one in named if one <= words[name])
+
+
+@pytest.mark.parametrize("name", names()["policy"])
+def test_what_a_policy_says_to_try_exists(name):
+    for line in re.findall(r"--only (\S+)", str(explain(name))):
+        assert set(line.split(",")) <= {decision.name for decision in DECISIONS}
+
+
+@pytest.mark.parametrize(
     ("name", "near"),
     [("sofmax", "softmax"), ("los scaling", "loss scaling"), ("adm", "Adam"), ("pool", "pool"), ("cor", "cores")],
 )

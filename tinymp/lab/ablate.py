@@ -18,6 +18,7 @@ import copy
 import difflib
 import importlib
 import math
+import os
 import runpy
 import statistics
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from ..checkpoint.writing import write_figure, write_json
 from ..precision import FP32, MIXED, NO_MASTER, STOCHASTIC_ROUNDING, Policy, use
 from ..study import FP16_ACCUMULATE, FP16_REDUCTIONS, PURE_FP16, change
 from . import shipped
+from .program import as_if, as_module
 
 NEEDED, HARMLESS, UNDECIDED = "needed here", "harmless here", "undecided"
 ENOUGH = 3  # seeds: with fewer there is no verdict, unless a run diverged
@@ -189,7 +191,9 @@ def _own(name: str) -> Callable[..., dict[str, Any]]:
     if where.endswith(".py"):
         if not Path(where).is_file():
             raise FileNotFoundError(f"there is no file {where!r}")
-        found = runpy.run_path(where)
+        module, folder = as_module(where)
+        with as_if(None, [], os.path.dirname(os.path.abspath(where)), folder):
+            found = vars(importlib.import_module(module)) if module else runpy.run_path(where)
     else:
         found = vars(importlib.import_module(where))
     function = found.get(called)

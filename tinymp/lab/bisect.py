@@ -6,7 +6,9 @@ seeds, then with some of its modules kept in FP32 (`Policy.cast(model, keep=...)
 Matching. Let the FP32 runs end between `low` and `high`. Runs with other precision match if the mean of their measure
 lies within [low - margin, high + margin]. The margin is the spread of the FP32 runs, high - low, but at least 1 % of
 their mean's magnitude; or what `tolerance` says. It has two sides: a better result is another result, too. A run that
-ends with an error, or whose measure is not finite, does not match, and the seeds after it are not run.
+ends with an error, or whose measure is not finite, does not match, and the seeds after it are not run. A run in which
+a loss scale above 1 made gradients overflow, and steps be skipped that FP32 did not skip, is another training: then
+nothing is searched, and the answer is to give the program a fixed scale.
 
 Search. Modules stand in the order of the model's tree. The shortest beginning of that list which matches is found by
 halving, as if more modules in FP32 never made it worse; its last module is needed. If that one alone matches, it is the
@@ -89,7 +91,8 @@ class Bisection:
     say            is told of each try that is done
 
     modules  what may be kept, each with names, keys, class and the lines where it is made and called
-    found    indices of the modules that are needed; [] where none is, None where keeping all of them does not help
+    found    indices of the modules that are needed; [] where none is, None where keeping all of them does not help, or
+             where nothing can be compared
     """
 
     def __init__(
@@ -195,12 +198,29 @@ class Bisection:
         as_it_is = self._try("nothing", [])
         if as_it_is.matches:
             self.verdict = "It matches FP32 as it is: no module needs it."
+        elif None not in as_it_is.values and (lost := self._lost()):
+            self.verdict, self.found = lost, None
         elif not self.modules:
             why = as_it_is.errors[0] or "no module of a model was called"
             raise BisectionError(f"as it is, with seed 0: {why}{self._log([], 0)}")
         else:
             self._search()
         self._write()
+
+    def _lost(self) -> str:
+        """Why a program cannot be compared with itself in FP32: a loss scale made it skip other steps. Empty if not."""
+        for seed in range(self.seeds):
+            fp32, plain = self._run(None, seed).get("lost", []), self._run([], seed).get("lost", [])
+            if plain != fp32:
+                least = min(scale for _, scale in (*plain, *fp32))
+                skipped = f"{len(plain)} of {many(self._run([], seed)['steps'], 'step')}"
+                return (
+                    f"It cannot be compared: with seed {seed} it skipped {skipped}, and {len(fp32)} in FP32, as "
+                    f"gradients overflowed at loss scales down to {least:g}. Whatever its modules store, it is another "
+                    f"training. Give the program a fixed scale at which it skips none, StaticLossScaler({least / 2:g}) "
+                    "or a smaller one, and bisect again."
+                )
+        return ""
 
     def _search(self) -> None:
         needed: list[int] = []

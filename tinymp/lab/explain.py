@@ -91,10 +91,14 @@ def explain(name: str) -> Explanation:
     topic, by its name or a usual word.
 
     Upper and lower case, spaces, hyphens, underscores and a plural's s do not matter: "batch norm" is "batch_norm".
-    If several things have the name, the op comes first. ValueError for an unknown name, with the nearest ones.
+    If several things have the name, the op comes first. A question is answered by the topic all of whose words it
+    holds ("where is the master copy rounded?"), an argument that few ops have by one of them. ValueError for an unknown
+    name, with the nearest ones.
     """
     known, key = _known(), _key(name)
     entry = known.get(key) or known.get(_singular(key))
+    if entry is None and not difflib.get_close_matches(key, known, 1, 0.85):
+        entry = _asked(name)
     if entry is None:
         held = [k for k in known if len(key) > 2 and key in k]
         alike = [k for word in (key, *map(_key, name.split())) for k in difflib.get_close_matches(word, known, 3, 0.7)]
@@ -131,6 +135,21 @@ def _key(name: str) -> str:
 
 def _singular(key: str) -> str:
     return re.sub(r"(?<!s)s$", "", key)
+
+
+def _asked(question: str) -> tuple[str, str, Any] | None:
+    """An op that has an argument of this name, if few have; else the topic that has most words of a name of it here."""
+    said, key = _words(question), _key(question)
+    takes = [f for f in _public(ops).values() if key in map(_key, inspect.signature(f).parameters)]
+    if 0 < len(takes) < 4:
+        return takes[0].__name__, "op", takes[0]
+    held = [phrase for phrase in WORDS if _words(phrase) <= said]
+    topic = WORDS[max(held, key=lambda phrase: len(_words(phrase)))] if held else ""
+    return (topic, "topic", topic) if topic else None
+
+
+def _words(text: str) -> set[str]:
+    return {_singular(word) for word in re.findall(r"[a-z0-9]+", text.lower())}
 
 
 @cache
@@ -190,7 +209,9 @@ def _explained(name: str, what: str, thing: Any) -> Explanation:
     elif what == "policy":
         changed = _changed(thing)
         formula, read = "\n".join([str(thing), *(f"{field}: {said}" for field, said in changed.items())]), [Policy]
-        topic = next(WORDS[word] for word in (name, *(field.split()[0] for field in changed)) if word in WORDS)
+        topic = next(
+            WORDS[word] for word in (name, name.lower(), *(field.split()[0] for field in changed)) if word in WORDS
+        )
     elif what == "field of a policy":
         formula = _said(thing, name)
     elif callable(thing):

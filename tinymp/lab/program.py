@@ -33,39 +33,54 @@ def check_program(program: str, module: bool) -> None:
             raise ModuleNotFoundError(f"{program!r} is a package without a __main__: name a module in it")
 
 
+def as_module(script: str) -> tuple[str, str]:
+    """The name that a script has as a module of the package in which it lies, and the folder above that package; the
+    name is empty where it lies in none.
+    """
+    path = Path(os.path.abspath(script))
+    names, folder = [path.stem], path.parent
+    while (folder / "__init__.py").is_file():
+        names, folder = [folder.name, *names], folder.parent
+    runs = len(names) > 1 and names[-1] != "__init__" and all(name.isidentifier() for name in names)
+    return ".".join(names) if runs else "", str(folder)
+
+
 def run(program: str, module: bool) -> dict[str, Any]:
-    """Run a script, or with `module` a module; returns its global variables, or raises what it raises."""
-    if module:
-        imported = sys.modules.pop(program, None)  # in this process, before: it is run anew, and runpy would warn
-        try:
-            return runpy.run_module(program, run_name="__main__", alter_sys=True)
-        finally:
-            if imported is not None:
-                sys.modules[program] = imported
-    return runpy.run_path(program, run_name="__main__")
+    """Run a script, or with `module` a module; returns its global variables, or raises what it raises. A script that
+    lies in a package is run as its module, so that its relative imports work.
+    """
+    name = program if module else as_module(program)[0]
+    if not name:
+        return runpy.run_path(program, run_name="__main__")
+    imported = sys.modules.pop(name, None)  # in this process, before: it is run anew, and runpy would warn
+    try:
+        return runpy.run_module(name, run_name="__main__", alter_sys=True)
+    finally:
+        if imported is not None:
+            sys.modules[name] = imported
 
 
 def started(program: str, arguments: list[str], module: bool) -> AbstractContextManager[None]:
     """Within the block, sys.argv and sys.path are as if Python had been started with this program. An example of
     tinymp's is found from everywhere, unless the folder has examples of its own.
     """
-    path = os.getcwd() if module else os.path.dirname(os.path.abspath(program))
+    paths = [os.getcwd()] if module else [os.path.dirname(os.path.abspath(program)), as_module(program)[1]]
     if module and program in (f"examples.{name}" for name in EXAMPLES) and not os.path.isdir("examples"):
-        path = examples_home()
-    return as_if(program, arguments, path)
+        paths = [examples_home()]
+    return as_if(program, arguments, *paths)
 
 
 @contextmanager
-def as_if(program: str | None, arguments: list[str], path: str) -> Iterator[None]:
+def as_if(program: str | None, arguments: list[str], *paths: str) -> Iterator[None]:
     """Within the block, sys.argv and sys.path are as if Python had been started with a program; None: only the path."""
-    argv, paths = sys.argv, sys.path
+    argv, before = sys.argv, sys.path
     try:
-        sys.path = [path, *(p for p in paths if p != path)]
+        sys.path = [*dict.fromkeys([*paths, *before])]
         if program is not None:
             sys.argv = [program, *arguments]
         yield
     finally:
-        sys.argv, sys.path = argv, paths
+        sys.argv, sys.path = argv, before
 
 
 @contextmanager

@@ -75,7 +75,7 @@ TOPICS: dict[str, Topic] = {
         words="STOCHASTIC_ROUNDING",
     ),
     "overflow": Topic(
-        "A value of 65,520 or more becomes infinite when it is stored; the scaler then skips the step and lowers S.",
+        "A value of 65,520 or more becomes infinite when it is stored; the step is skipped, and the scaler lowers S.",
         "An update with an infinite gradient would destroy the weights for good. A constant that does not fit FP16 "
         "raises instead.",
         source="NVG 2.1 and 2.3.2, MPT 3.2",
@@ -100,6 +100,14 @@ TOPICS: dict[str, Topic] = {
         read="optim.optimizer.Optimizer._update_all parameter.Parameter.write",
         decisions="master",
         words="UPDATE, master, master copy, weights, Parameter, lost updates, optimizer, learning rate",
+    ),
+    "checkpoints": Topic(
+        "mp.save keeps the FP32 masters, unrounded, and the optimizer's state, the loss scale and generators; mp.load "
+        "makes the FP16 copies from the masters, and a run goes on as if it had never stopped.",
+        "A checkpoint of FP16 copies has forgotten every update that was too small to be seen yet.",
+        source="MPT 3.1 (the master is the weight)",
+        read="checkpoint.saving.save checkpoint.saving.load nn.module.Module.state_dict",
+        words="checkpoint, save, load, resume, state_dict, safetensors, checkpointer",
     ),
     "weight decay": Topic(
         "Weight decay reads the FP32 master. SGD, Adam, Adagrad and RMSprop add it to the unscaled gradient, AdamW "

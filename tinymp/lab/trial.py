@@ -31,6 +31,8 @@ from ..checkpoint.writing import write_json
 from ..dtypes import HALVES
 from ..events import Observer, inside, observe
 from ..nn.module import Module
+from ..optim.result import StepResult
+from ..optim.scaler import ScaleLoss
 from ..precision import FP32, MOVEMENT, Policy
 from .program import run, started
 
@@ -93,6 +95,23 @@ class Calls(Observer):
             self.rounds.add(id(chain[0]))
 
 
+class Skips(Observer):
+    """Hears which steps a loss scale above 1 lost: skipped ones whose losses are finite."""
+
+    def __init__(self) -> None:
+        self.steps, self.scale, self.finite = 0, 1.0, True
+        self.lost: list[tuple[int, float]] = []  # which, and the scale
+
+    def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
+        if isinstance(op, ScaleLoss) and op.phase == "forward":
+            self.scale, self.finite = float(op.loss_scale), self.finite and math.isfinite(float(inputs[0]))
+
+    def stepped(self, optimizer: Any, result: Any) -> None:
+        if result == StepResult.SKIPPED and self.finite and self.scale > 1:
+            self.lost.append((self.steps, self.scale))
+        self.steps, self.finite = self.steps + 1, True
+
+
 class Trial:
     """The run of a plan."""
 
@@ -103,14 +122,19 @@ class Trial:
         self.calls = Calls(self.casts)
 
     def run(self) -> dict[str, Any]:
-        """What became of it, as JSON can hold it: `value` (None where it is not finite) and `error`; what was kept; and
-        of a run that keeps nothing the modules that may be.
+        """What became of it, as JSON can hold it: `value` (None where it is not finite) and `error`; what was kept; how
+        many `steps` there were, and which of them a loss scale `lost`; and of a run that keeps nothing the modules that
+        may be.
         """
         plan, result = self.plan, dict[str, Any](value=None, error=None)
-        traced = not (plan.fp32 or plan.keep)
+        traced, skips = not (plan.fp32 or plan.keep), Skips()
         self._stand_in()
         try:
-            with started(plan.program, plan.arguments, plan.module), observe(self.calls) if traced else nullcontext():
+            with (
+                started(plan.program, plan.arguments, plan.module),
+                observe(self.calls) if traced else nullcontext(),
+                observe(skips),
+            ):
                 value = measured(plan.measure, lambda: _finished(plan.program, plan.module))
             result["value"] = value if math.isfinite(value) else None
             result["error"] = None if math.isfinite(value) else f"the measure is {value}"
@@ -118,6 +142,7 @@ class Trial:
             traceback.print_exc()
             result["error"] = f"{type(error).__name__}: {error}{_where(error)}"
         result["kept"] = [{path: policy.name for path, policy in cast.keep.items()} for cast in self.casts]
+        result |= {"steps": skips.steps, "lost": skips.lost}
         return {**result, **({"modules": self.candidates(), "models": self._models()} if traced else {})}
 
     def _stand_in(self) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 from .. import backend, statistics
 from ..arguments import count, instance, loss_scale, number, tensor
 from ..autograd import Array, Op, values_of
+from ..backend.extras import held
 from ..backend.memory import explained
 from ..dtypes import FLOATING, HALVES
 from ..events import here, quietly, tell
@@ -169,7 +170,8 @@ class LossScaler(SavedScaler):
     max_nonfinite_losses    likewise after this many iterations in a row with an infinite or NaN loss. Such iterations
                             are skipped even if their gradients are finite (log(-1) is NaN, its slope -1); S stays
 
-    The errors name the first parameter whose gradient is not finite, and leave model and optimizer as they are.
+    The errors name the first parameter whose gradient is not finite and, of gradients that overflow, the op (unless the
+    limit is 1). They leave model and optimizer as they are.
 
     state      S and the counts behind it. (On a GPU they may be kept there: then reading them waits for it.)
     iteration  how many `update`s there have been
@@ -206,8 +208,7 @@ class LossScaler(SavedScaler):
             raise TypeError(f"scale: expected the loss in FP32, got {loss.dtype}; write scale(loss.float())")
         if loss.array.size != 1:
             raise ValueError(f"scale: expected a scalar loss, got shape {loss.shape}; reduce it with .mean() or .sum()")
-        serving = find(Side.serving, backend.of(loss.array).name) or type(self._side).serving
-        self._side = serving(self._side, self)
+        self._side = (find(Side.serving, backend.of(loss.array).name) or type(self._side).serving)(self._side, self)
         self._side.note_loss(self._now, loss)
         return ScaleLoss.apply(loss, loss_scale=self._side.factor, scaler=self)
 
@@ -265,19 +266,20 @@ class LossScaler(SavedScaler):
         side.state, side.history = state, side.history + changes  # on one line, as in `unscale`
 
     def look_at_limits(self, state: State, overflow: str | None, scale: Any, loss: Any) -> None:
-        """FloatingPointError where a limit is reached, and the counts begin anew."""
+        """FloatingPointError where a limit is reached, and the counts begin anew. An iteration before, an observer is
+        opened that finds the op.
+        """
         if state.bad_losses >= self.max_nonfinite_losses:
             why = f"the loss is {loss} in {state.bad_losses} iterations in a row; a smaller loss scale does not help"
         elif state.skips >= self.max_consecutive_skips:
-            why = (
-                f"the gradients overflow in {state.skips} iterations in a row, at last with the loss scale "
-                f"{float(scale):g}, though the loss is finite. The first parameter: {overflow}"
-            )
+            why = f"the gradients overflow in {state.skips} iterations in a row, at last with the loss scale "
+            why += f"{float(scale):g}, though the loss is finite. The first parameter: {overflow}"
         else:
+            if 0 < self.max_consecutive_skips - 1 <= state.skips:
+                held("optim.scaler.watch_backward", lambda scaler: None)(self)
             return
         problem = FloatingPointError(f"{why}. {SEE}")
-        if here.observers:
-            tell("limited", problem)
+        tell("limited", problem)
         self._side.begin_counts()
         raise problem
 

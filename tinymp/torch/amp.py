@@ -126,10 +126,12 @@ class GradScaler(DynamicLossScaler):
         if self._enabled:
             super().unscale_(optimizer)
 
-    def step(self, optimizer: Optimizer, **options: Any) -> Any:
-        """See LossScaler.step; optimizer.step(**options) if not enabled."""
+    def step(self, optimizer: Any, *args: Any, **options: Any) -> Any:
+        """See LossScaler.step; optimizer.step(*args, **options) if not enabled. RuntimeError for a closure."""
         if not self._enabled:
-            return optimizer.step(**options)
+            return optimizer.step(*args, **options)
+        if args or "closure" in options:
+            raise RuntimeError(f"{self._name}.step: a closure is not supported with loss scaling; call backward first")
         return super().step(optimizer, **{"allow_missing": True, **options})
 
     def update(self) -> None:
@@ -143,11 +145,14 @@ class GradScaler(DynamicLossScaler):
         return {"scale": self.get_scale(), **options, "_growth_tracker": self.growth_tracker} if self._enabled else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned, here or in PyTorch. The errors are those of LossScaler."""
+        """Take over what `state_dict` returned, here or in PyTorch, whose scale has no ceiling: for one above 2^24 make
+        the scaler with max_scale=. The errors are those of LossScaler.
+        """
         if not self._enabled:
             return
         same_keys(f"{self._name}.load_state_dict", "state_dict", state_dict, {"scale", *_OPTIONS, "_growth_tracker"})
-        rule = type(self)(init_scale=state_dict["scale"], **{name: state_dict[name] for name in _OPTIONS})
+        low, high = self.min_scale, self.max_scale
+        rule = type(self)(low, min_scale=low, max_scale=high, **{name: state_dict[name] for name in _OPTIONS})
         state = {"scale": state_dict["scale"], "growth_tracker": state_dict["_growth_tracker"]}
         super().load_state_dict({**state, "iteration": self.iteration, "history": self.history})
         vars(self).update({name: getattr(rule, name) for name in (*_OPTIONS, "max_consecutive_skips")})

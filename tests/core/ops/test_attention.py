@@ -175,3 +175,18 @@ def test_a_mask_without_axes_is_added_to_every_score():
     y = ops.scaled_dot_product_attention(q, q, q, mp.tensor(np.float64(0.5)))
     expected = ops.scaled_dot_product_attention(q, q, q)  # a constant does not change a softmax
     np.testing.assert_allclose(host(y), host(expected), rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_query_that_sees_nothing_is_0_as_in_pytorch(dtype):
+    """softmax has NaN there; the gradients are 0 for it."""
+    torch = pytest.importorskip("torch")
+    q, mask, found = randn(3, 4).astype(dtype), SEEN[:3, :3] * [[True], [False], [True]], []
+    for module, call in ((torch, torch.nn.functional.scaled_dot_product_attention), (mp, attention)):
+        x = module.tensor(q, requires_grad=True)
+        y = call(x, x, x, attn_mask=module.tensor(mask))
+        (y * module.tensor(q)).sum().backward()
+        found.append([host(x.grad.array), host(y.array)] if module is mp else [x.grad.numpy(), y.detach().numpy()])
+    for theirs, ours in zip(*found):
+        np.testing.assert_allclose(ours.astype("f4"), theirs.astype("f4"), atol=2e-2 if dtype == "float16" else 1e-6)
+    assert (found[1][1][1] == 0).all() and np.isfinite(found[1][0]).all()

@@ -440,3 +440,17 @@ def test_binary_cross_entropy_refuses_what_is_no_probability(name, value):
     bad = mp.tensor(np.array([[0.5, 0.5, 0.5], [0.5, value, 0.5]], "float16"))
     with pytest.raises(ValueError, match=rf"every value of `{name}` in \[0, 1\], got {value} at index \(1, 1\)"):
         ops.binary_cross_entropy(**{"input": X, "target": X, name: bad})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(("p", "t"), [(p, t) for p in (0, 1, 0.5) for t in (0, 1, 0.5)])
+def test_bce_of_certain_probabilities_has_the_gradient_that_pytorch_has_in_fp32(p, t, dtype):
+    """1e12 at 0 and 1: FP16 holds it as an infinity, and is not given another number. (PyTorch's own FP16 has NaN where
+    the gradient is 0.)
+    """
+    torch = pytest.importorskip("torch")
+    x, e = mp.tensor(np.array([p], dtype), requires_grad=True), torch.tensor([float(p)], requires_grad=True)
+    ops.binary_cross_entropy(x, mp.tensor(np.array([t], dtype))).backward()
+    torch.nn.functional.binary_cross_entropy(e, torch.tensor([float(t)])).backward()
+    with np.errstate(over="ignore"):
+        assert x.grad.item() == e.grad.numpy().astype(dtype).item()

@@ -71,3 +71,13 @@ def test_long_rows_sum_in_fp32():
 
 def test_a_tensor_without_axes_has_one():
     assert [f(mp.tensor(3.0), dim).item() for f in (ops.softmax, ops.log_softmax) for dim in (0, -1)] == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
+def test_a_row_that_is_wholly_masked_is_as_in_pytorch(name, dtype):
+    """NaN for the softmax: no probabilities add up to 1 there."""
+    torch = pytest.importorskip("torch")
+    x = np.array([[1, 2], [-np.inf, 3], [-np.inf, -np.inf]], dtype)
+    y, e = getattr(ops, name)(mp.tensor(x), -1), getattr(torch, name)(torch.tensor(x), -1)
+    np.testing.assert_allclose(host(y.array).astype("f4"), e.float().numpy(), rtol=2.0**-10)

@@ -36,6 +36,12 @@ class _Stepping:
         super().step(allow_missing=True)  # type: ignore[misc]
         return loss
 
+    def finish(self, ready: list, skip: Any) -> Any:
+        """See Optimizer.finish. `made` is the number of steps, and the result of the last, for schedules."""
+        result = super().finish(ready, skip)  # type: ignore[misc]
+        self.made = getattr(self, "made", (0, None))[0] + 1, result
+        return result
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` returned, here or in PyTorch."""
         super().load_state_dict(from_pytorch(self, state_dict))  # type: ignore[misc,arg-type]

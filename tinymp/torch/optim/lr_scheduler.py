@@ -1,9 +1,30 @@
-"""torch.optim.lr_scheduler: tinymp's schedules."""
+"""torch.optim.lr_scheduler: tinymp's schedules with PyTorch's step."""
+
+from typing import Any
 
 from ... import optim as _optim
-from ...optim.schedule import Schedule as LRScheduler
-from ..space import fill, names
+from ...optim.result import StepResult as _StepResult
+from ...optim.schedule import Schedule as _Schedule
+from ..space import fill
+
+
+class LRScheduler(_Schedule):
+    """The base of schedules. A program of PyTorch's calls `step()` without the results of steps: the rate stays where
+    the optimizer was stepped once since the last call, by a scaler that skipped its step.
+    """
+
+    _seen = 0
+
+    def step(self, *args: Any, **options: Any) -> None:
+        """See Schedule.step."""
+        made, last = getattr(self.optimizer, "made", (0, None))
+        args += (last,) if made - self._seen == 1 and last == _StepResult.SKIPPED else ()
+        self._seen = made
+        super().step(*args, **options)
+
 
 _LRScheduler = LRScheduler
-_NAMES = [name for name in _optim.__all__ if name.endswith(("LR", "Restarts", "Plateau"))]
-fill(globals(), "torch.optim.lr_scheduler", names("optim", _NAMES))
+for _name in [name for name in _optim.__all__ if name.endswith(("LR", "Restarts", "Plateau"))]:
+    _base = getattr(_optim, _name)
+    globals()[_name] = type(_name, (LRScheduler, _base), {"__module__": __name__, "__doc__": _base.__doc__})
+fill(globals(), "torch.optim.lr_scheduler", {})

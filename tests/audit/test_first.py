@@ -1,0 +1,158 @@
+"""The error of a scaler that gives up names the op whose gradient is not finite, and what to do: without an audit."""
+
+import gc
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import nn, ops, optim
+from tinymp.events import here
+
+X = np.random.default_rng(0).standard_normal((4, 8)).astype("float32")
+X[3] = 0  # padding: a row that stays zero
+ONE = np.ones((4, 8), "float32")
+
+
+@pytest.fixture(autouse=True)
+def _nobody_listens_afterwards():
+    yield
+    gc.collect()
+    assert not here.observers
+
+
+def half(x):
+    return mp.MIXED.cast(mp.tensor(x))
+
+
+# name: the loss of what a layer without bias gives for X; the op of the error, and what it says; the same, mended
+CASES = {
+    "normalize": (
+        lambda z: ops.normalize(z, dim=-1).float().mean(),
+        "`input` of cast, in normalize (test_first.py:",
+        "give it a larger one, such as eps=1e-3",
+        lambda z: ops.normalize(z, dim=-1, eps=1e-3).float().mean(),
+    ),
+    "cosine similarity": (
+        lambda z: ops.cosine_similarity(z, half(ONE), dim=-1).float().mean(),
+        ", in cosine_similarity (test_first.py:",
+        "such as eps=1e-3",
+        lambda z: ops.cosine_similarity(z, half(ONE), dim=-1, eps=1e-3).float().mean(),
+    ),
+    "binary cross entropy": (
+        lambda z: ops.binary_cross_entropy(ops.sigmoid(z + 30), half(1 - ONE)),
+        "`input` of binary_cross_entropy (test_first.py:",
+        "use binary_cross_entropy_with_logits (BCEWithLogitsLoss)",
+        lambda z: ops.binary_cross_entropy_with_logits(z + 30, half(1 - ONE)),
+    ),
+    "its layer": (
+        lambda z: nn.BCELoss()(ops.sigmoid(z + 30), half(1 - ONE)),
+        "`input` of binary_cross_entropy (test_first.py:",
+        "use binary_cross_entropy_with_logits (BCEWithLogitsLoss)",
+        lambda z: nn.BCEWithLogitsLoss()(z + 30, half(1 - ONE)),
+    ),
+    "a root": (
+        lambda z: ops.sqrt(z * z).float().mean(),
+        "`input` of sqrt (test_first.py:",
+        "such as 1e-4",
+        lambda z: ops.sqrt(z * z + 1e-4).float().mean(),
+    ),
+    "a power": (
+        lambda z: ((z * z) ** 0.5).float().mean(),
+        "of pow (test_first.py:",
+        "such as 1e-4",
+        lambda z: ((z * z + 1e-4) ** 0.5).float().mean(),
+    ),
+    "a quotient": (
+        lambda z: (z.sum(-1) * 1e-3 / (z * z).sum(-1).clamp(1e-6)).float().mean(),
+        "of div (test_first.py:",
+        "its divisor is nearly 0",
+        lambda z: (z.sum(-1) * 1e-3 / ((z * z).sum(-1) + 1e-3)).float().mean(),
+    ),
+}
+
+
+def train(loss, limit=5, skips_before=0, scaler=None):
+    """The result of the last step, or of the error."""
+    mp.manual_seed(0)
+    net = mp.MIXED.cast(nn.Linear(8, 8, bias=False))
+    optimizer = optim.SGD(net.parameters(), lr=1e-3)
+    scaler = scaler or optim.DynamicLossScaler(64.0, max_consecutive_skips=limit)
+    for _ in range(limit + 1):
+        with mp.use(mp.MIXED):
+            scaler.scale(loss(net(half(X)))).backward()
+        result = scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    return result
+
+
+@pytest.mark.parametrize(("loss", "op", "advice", "mended"), CASES.values(), ids=CASES)
+def test_the_op_and_what_to_do_are_named_and_that_helps(loss, op, advice, mended):
+    with pytest.raises(FloatingPointError, match="in 5 iterations in a row") as error:
+        train(loss)
+    assert op in str(error.value) and advice in str(error.value), str(error.value)
+    assert train(mended) is optim.StepResult.APPLIED
+
+
+FP32 = {
+    "normalize": lambda m, z: m.normalize(z, dim=-1).mean(),
+    "binary cross entropy": lambda m, z: m.binary_cross_entropy(z.sigmoid(), z.detach() * 0),
+}
+
+
+@pytest.mark.parametrize("loss", FP32.values(), ids=FP32)
+def test_what_fp16_cannot_hold_fp32_can_as_in_pytorch(loss):
+    torch = pytest.importorskip("torch")
+    w, found = np.random.default_rng(1).standard_normal((8, 8)).astype("float32"), []
+    for module, functions in ((torch, torch.nn.functional), (mp, ops)):
+        v = module.tensor(w, requires_grad=True)
+        loss(functions, module.tensor(X) @ v + 30 * module.tensor(abs(X))).backward()
+        found.append(v.grad.numpy())
+    assert np.isfinite(found[0]).all()
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+def test_with_an_audit_the_error_has_both():
+    with mp.audit(), pytest.raises(FloatingPointError) as error:
+        train(CASES["binary cross entropy"][0])
+    assert "Where it arose: backward overflow" in str(error.value)
+    assert "use binary_cross_entropy_with_logits" in str(error.value)
+
+
+@pytest.mark.parametrize("make", [optim.NoLossScaler, lambda **n: optim.StaticLossScaler(8.0, **n)])
+def test_other_scalers_name_it_too(make):
+    with pytest.raises(FloatingPointError, match=r"in 2 iterations .* of `input` of sqrt"):
+        train(CASES["a root"][0], limit=2, scaler=make(max_consecutive_skips=2))
+
+
+def test_a_sum_of_gradients_is_named_by_what_they_belong_to():
+    def loss(z):
+        z = z * 1.0
+        return 6e4 * (z.float().sum() + z.float().sum())
+
+    with pytest.raises(FloatingPointError, match="is the sum of those of the result of mul"):
+        train(loss, scaler=optim.StaticLossScaler(1.0, max_consecutive_skips=5))
+
+
+def test_it_listens_from_the_last_skip_to_the_next_step_alone():
+    w = mp.MIXED.cast(nn.Linear(1, 1, bias=False))
+    optimizer, scaler = optim.SGD(w.parameters(), lr=0.0), optim.StaticLossScaler(1.0, max_consecutive_skips=3)
+    heard = []
+    for factor in (1e6, 1e6, 1.0, 1e6, 1e6, 1.0, 1.0):
+        heard.append(len(here.observers))
+        scaler.scale((w(half(ONE[:1, :1])).float() * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    assert heard == [0, 0, 1, 0, 0, 1, 0]
+
+
+def test_it_ends_with_the_scaler():
+    scaler = optim.StaticLossScaler(1.0, max_consecutive_skips=2)
+    with pytest.raises(StopIteration):
+        train(lambda z: next(iter([])) if here.observers else CASES["a root"][0](z), scaler=scaler)
+    assert here.observers
+    del scaler
+    gc.collect()
+    assert not here.observers
