@@ -212,6 +212,7 @@ class Op:
     @classmethod
     def apply(cls, *args: Any, **options: Any) -> Any:
         """Run the op on Tensors, check what it promises about precision, and record it in the graph."""
+        args = args if (rule := policy_in_use.get().arguments) is None else rule(cls, args, options)
         op = cls()
         tensors = op._connect(args)
         # for backward; a np.float64 would promote FP32 arrays
@@ -222,8 +223,7 @@ class Op:
         if here.observers:
             tell("ran", op, args, tuple([result.array for result in results]))
         if op.targets:
-            op.outputs = len(results)
-            op._record(tensors + results)
+            op._record(tensors + results, len(results))
         return tuple(results) if isinstance(y, tuple) else results[0]
 
     def _connect(self, args: tuple) -> list[Variable]:
@@ -297,12 +297,12 @@ class Op:
                     result._version = a._version
         return result
 
-    def _record(self, tensors: list) -> None:
+    def _record(self, tensors: list, outputs: int) -> None:
         """Make this op a node of the graph, which knows what it has saved of its arguments and results."""
         self.kept = {id(backend.owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
         if self.kept:
             self.versions = [(t._version, t._version[0]) for t in tensors if id(backend.owner_of(t.array)) in self.kept]
-        self.sequence, self.policy = next(_sequence), kept_policy.get()
+        self.sequence, self.policy, self.outputs = next(_sequence), kept_policy.get(), outputs
         for s in self.saved:
             wrong = getattr(s, "dtype", self.storage) != self.storage and s.dtype in FLOATING
             if wrong and not any(s is t.array for t in tensors):

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -113,6 +113,8 @@ class Policy:
     exchange: np.dtype = float32
     tf32: bool = False
     study: Study | None = None
+    # rule(op, args, options) gives an op's arguments as it takes them (PyTorch's autocast: torch/amp.py); buffers stay
+    arguments: ClassVar[Any] = None
 
     def __new__(cls, *args: Any, **fields: Any) -> Policy:
         if unknown := sorted(fields.keys() - cls.__dataclass_fields__.keys()):
@@ -127,9 +129,9 @@ class Policy:
         for field in ("storage", "accumulate", "reduce", "norm", "state", "exchange"):
             value, dtypes = getattr(self, field), known.get(field, (float16, float32, float64))
             if not isinstance(value, (str, type, np.dtype)) or value not in dtypes:  # None equals float64 in NumPy
-                names = ", ".join(dtype.name for dtype in dtypes)
                 sums = field in ("accumulate", "reduce")
                 hint = f"; FP16 sums: tinymp.study.change(tinymp.MIXED, name='MINE', {field}=...)" if sums else ""
+                names = ", ".join(dtype.name for dtype in dtypes)
                 raise ValueError(f"Policy: expected {field} to be one of {names}, got {value!r}{hint}")
             object.__setattr__(self, field, np.dtype(value))
         if not isinstance(self.rounding, str) or self.rounding not in ("nearest", "stochastic"):

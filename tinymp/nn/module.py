@@ -305,9 +305,9 @@ class Module:
         for name, p in self.named_parameters():
             targets.append((name, p, storage_of(kept.get(id(p), policy), p.normalisation)))
         for path, module in self.named_modules():
-            floating = storage_of(kept.get(id(module), policy), module.normalisation)
-            for name, b in module.named_buffers(path, recurse=False):
-                targets.append((name, b, floating if b.dtype in FLOATING else b.dtype))
+            own = kept.get(id(module), policy)
+            for name, b in module.named_buffers(path, recurse=False) if own.arguments is None else ():
+                targets.append((name, b, storage_of(own, module.normalisation) if b.dtype in FLOATING else b.dtype))
         for name, x, dtype in targets:
             if not fits(exact(x), dtype):
                 raise ValueError(f"{policy.name}.cast: '{name}' has values beyond the range of {dtype}")

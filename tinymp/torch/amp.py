@@ -5,34 +5,127 @@ weights in FP16, with FP32 masters behind them (MPT section 3.1), and nobody gue
 
     torch.amp.prepare(model)
 
-and autocast and GradScaler stay as they are written.
+and autocast and GradScaler stay as they are written. Within autocast ops take their arguments as PyTorch's do:
+
+    products      FP32 is rounded to FP16; of a weight they read the FP16 copy
+    FP32, below   FP16 is widened; so results, and what backward keeps, are FP32
+    losses        FP16 as it is: they compute in FP32
+    other ops     as their arguments are; where FP16 meets FP32, it is widened
+
+All but products read a weight's FP32 master.
 """
 
 from __future__ import annotations
 
-from contextlib import ContextDecorator, nullcontext
+from contextlib import ContextDecorator, ExitStack
+from dataclasses import fields
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..arguments import choice, flag, instance, same_keys
-from ..dtypes import as_dtype, float16, float32
+from ..autograd import Array, Op
+from ..dtypes import FLOATING, HALVES, as_dtype, float16, float32
+from ..events import Setting
 from ..nn import Module
 from ..optim import DynamicLossScaler, Optimizer
-from ..precision import FP32, POLICIES, Policy, use
+from ..parameter import Weights
+from ..precision import DOT, FP32, POINTWISE, POLICIES, Policy, kept_policy, policy_in_use, to_dtype
+from ..tensor import Tensor
 
 __all__ = ["GradScaler", "autocast", "prepare"]
 
 _prepared: WeakKeyDictionary[Module, Policy] = WeakKeyDictionary()
 _OPTIONS = ("growth_factor", "backoff_factor", "growth_interval")
 
+# Of PyTorch 2.11's lists for CUDA, what tinymp has by name. tests/face/autocast.json holds what PyTorch answers
+_WIDENED = """
+    acos asin cosh cosine_similarity cdist cumprod cumsum exp expm1 group_norm interpolate layer_norm log log10
+    log1p log2 log_softmax logsumexp norm normalize pairwise_distance pow prod reciprocal rsqrt sinh softmax softplus
+    square sum tan
+"""
+_FP32 = {*_WIDENED.split()}
+_PRODUCTS = {"addmm", "cell", "prelu"}  # beside the ops that are DOT
+
+
+class Master(Op):
+    """y = the FP32 master of a weight whose working copy is x;  dx = dy in the dtype of the copy."""
+
+    kind, name, casts = POINTWISE, "float", True
+
+    def forward(self, x: Array, *, master: Array) -> Array:
+        self.source, y = x.dtype, master.view()
+        if hasattr(y, "flags") and hasattr(y.flags, "writeable"):
+            y.flags.writeable = False  # a change would not reach the copy
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        return self.device.map(lambda dy: to_dtype(dy, self.source), dy)
+
+
+def _has_master(x: Any) -> bool:
+    return isinstance(x, Weights) and x.master is not x.array
+
+
+def _as(x: Tensor, dtype: Any) -> Tensor:
+    """x in this dtype: of a weight in FP32, its master."""
+    if x.array.dtype == dtype:
+        return x
+    if dtype != float32 or not _has_master(x):
+        return x.to(dtype)
+    y = Master.apply(x, master=x.master)
+    y._version = x._version  # what keeps it notices a change of the weight
+    return y
+
+
+class Autocast(Policy):
+    """A policy whose ops take their arguments as PyTorch's do.
+
+    region  True within autocast. False within autocast(enabled=False) in it: weights are their masters, and FP16 that
+            meets FP32 is widened. None elsewhere: ops do as the policy does; FP16 that would be refused beside FP32 is
+            treated as within autocast
+    """
+
+    region: bool | None = None
+
+    def arguments(self, op: Any, args: tuple, options: dict) -> Any:
+        """What `op`, an Op or a function's name, is given for args. RuntimeError for an op that PyTorch refuses."""
+        name, fp32, region = getattr(op, "name", op), getattr(op, "_fp32", ()), self.region
+        floats = {i: x for i, x in enumerate(args) if isinstance(x, Tensor) and x.array.dtype in FLOATING}
+        if op is Master or self.storage not in HALVES or not floats:
+            return args
+        if region and name == "binary_cross_entropy":
+            raise RuntimeError(f"{name}: PyTorch's autocast refuses it as unsafe; use {name}_with_logits")
+        product = region is not False and (name in _PRODUCTS or getattr(op, "kind", None) is DOT)
+        masters = region is not None and not product and not options.get("sparse")
+        own = {i: float32 if masters and _has_master(x) else x.array.dtype for i, x in floats.items()}
+        new = {i: dtype for i, dtype in own.items() if dtype == float32 and i in fp32}  # they may stay
+        if product:
+            some = region or any(dtype in HALVES for dtype in own.values())
+            new = {i: self.storage if some and dtype == float32 else dtype for i, dtype in own.items()} | new
+        else:
+            rest = own.keys() - new.keys()
+            seen = [own[i] for i in rest if floats[i].ndim] or [own[i] for i in rest]  # without axes: as numbers
+            # a number / x is x's reciprocal
+            listed = region and (name in _FP32 or (name == "div" and not isinstance(args[0], Tensor)))
+            wide = max([*seen, *[float32] * bool(listed)], key=lambda dtype: dtype.itemsize, default=float32)
+            new = dict.fromkeys(own, wide) | new
+        return [_as(x, new[i]) if i in new else x for i, x in enumerate(args)]
+
+
+def _within(region: bool | None, policy: Policy) -> Autocast:
+    """The policy's fields in a region."""
+    made = Autocast(**{field.name: getattr(policy, field.name) for field in fields(policy)})
+    vars(made)["region"] = region
+    return made
+
 
 def prepare(model: Module, optimizer: Any = None, dtype: Any = float16, enabled: bool = True) -> Any:
     """Give the model the storage of mixed precision, in place; return it, or (model, optimizer).
 
-    It keeps FP32 masters; normalisation layers stay FP32. When the model, or a module in it, is called from
-    outside, FP32 Tensors among its arguments are converted to `dtype`, and what it returns to FP32: this is
-    `FP32.cast(model, keep={"": policy})`.
-    Forward and backward follow the policy also outside of autocast. An optimizer may be made before or after.
+    It keeps FP32 masters; normalisation layers and buffers stay FP32. Forward and backward follow the policy also
+    outside of autocast, where the model, or a module in it, that is called converts FP32 Tensors among its arguments
+    to `dtype`, and what it returns to FP32: this is `FP32.cast(model, keep={"": policy})`. Within autocast they come
+    and go as they are. An optimizer may be made before or after.
 
     dtype: torch.float16, torch.bfloat16, torch.float32 (as if it had not been prepared), or a tinymp.Policy. TypeError
     or ValueError for another; ValueError for a weight that does not fit FP16.
@@ -43,6 +136,7 @@ def prepare(model: Module, optimizer: Any = None, dtype: Any = float16, enabled:
     if policy is None:
         raise ValueError(f"prepare: expected `dtype` to be one of {', '.join(map(str, known))}, got {dtype}")
     policy = policy if flag("prepare", "enabled", enabled) else FP32
+    policy = policy if policy is FP32 else _within(None, policy)
     FP32.cast(model, keep=None if policy is FP32 else {"": policy})
     _prepared.pop(model, None)
     if policy is not FP32:
@@ -51,11 +145,12 @@ def prepare(model: Module, optimizer: Any = None, dtype: Any = float16, enabled:
 
 
 class autocast(ContextDecorator):
-    """A block, or as a decorator a function, in which the primitives follow the policy of a prepared model.
+    """A block, or as a decorator a function, in which ops follow the policy of a prepared model, and take their
+    arguments as PyTorch's do.
 
-    The model has its precision from `prepare`, also outside. With enabled=False, or in torch.float32, nothing happens.
-    torch.cuda.amp.autocast gives `enabled` first. RuntimeError on entry where no model is prepared for this dtype
-    (None: for any).
+    The model has its precision from `prepare`, also outside. With enabled=False, or in torch.float32, nothing happens,
+    but within autocast: there FP32 is computed in FP32, also with the model's weights. torch.cuda.amp.autocast gives
+    `enabled` first. RuntimeError on entry where no model is prepared for this dtype (None: for any).
     """
 
     def __init__(
@@ -69,9 +164,13 @@ class autocast(ContextDecorator):
         self._blocks: list = []
 
     def __enter__(self) -> autocast:
-        block: Any = use(self._policy()) if self.enabled and self.dtype != float32 else nullcontext()
-        block.__enter__()
-        self._blocks.append(block)
+        on, now = self.enabled and self.dtype != float32, policy_in_use.get()
+        policy = self._policy() if on else now
+        with ExitStack() as stack:
+            if on or getattr(now, "region", None) is not None:
+                for variable in (policy_in_use, kept_policy):
+                    stack.enter_context(Setting(variable, _within(on, policy)))
+            self._blocks.append(stack.pop_all())
         return self
 
     def __exit__(self, *error: Any) -> None:

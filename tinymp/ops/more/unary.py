@@ -21,6 +21,7 @@ from ..activation import relu
 from ..pointwise import add, clamp, mul, numeric
 from ..shape import chunk, reshape
 from ..unary import Unary, sigmoid, sigmoid_of, unary
+from .taken import taken
 
 __all__ = ["acos", "asin", "atan", "ceil", "celu", "cosh", "elu", "erf", "expm1", "floor", "gelu", "glu"]
 __all__ += ["hardsigmoid", "hardswish", "hardtanh", "log1p", "log2", "log10", "logsigmoid", "mish", "prelu", "relu6"]
@@ -197,12 +198,12 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
     ValueError for other numbers of weights.
     """
-    x, w = floating("prelu", "input", input), floating("prelu", "weight", weight)
+    x, w = taken("prelu", floating("prelu", "input", input), floating("prelu", "weight", weight))
     channels = x.shape[1] if x.ndim > 1 else 1
     if w.ndim > 1 or w.numel() not in (1, channels):
         raise ValueError(f"prelu: expected `weight` to have 1 element or {channels}, got shape {w.shape}")
     w = reshape(w, (1, -1, *[1] * (x.ndim - 2)) if w.numel() > 1 else ())
-    return add(relu(x), mul(w, clamp(x, max=0)))  # one of the two is 0, so the sum rounds nothing
+    return add(relu(x), mul(w, clamp(x, max=0))).to(x.dtype)  # one of the two is 0, so the sum rounds nothing
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
