@@ -11,16 +11,17 @@ from ...autograd import Array, Op
 from ...dtypes import HALVES
 from ...precision import POINTWISE, store, widen
 from ...tensor import Tensor
+from ..activation import relu
 from ..dot import matmul
 from ..pointwise import add, broadcastable, clamp, div, mul, numeric, operands, stored, sub, sum_to
 from ..reduce import sum as total
-from ..shape import expand, unsqueeze
+from ..shape import expand, reshape, unsqueeze
 from ..unary import promoted
 from .reduce import norm
 from .taken import taken
 
 __all__ = ["addcdiv", "addcmul", "addmm", "atan2", "cdist", "cosine_similarity", "dot", "floor_divide", "fmod", "lerp"]
-__all__ += ["mv", "normalize", "outer", "pairwise_distance", "remainder"]
+__all__ += ["mv", "normalize", "outer", "pairwise_distance", "prelu", "remainder"]
 
 
 class Remainder(Op):
@@ -245,6 +246,19 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     a, b, d = expand(a, shape), expand(b, shape), axis(op, dim, max(len(shape), 1))
     unit = [div(v, clamp(norm(v, 2, d, True), least)) for v in (a, b)]
     return total(mul(*unit), d).to(dtype)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """input where positive, else weight * input: one weight, or one for each channel (axis 1).
+
+    ValueError for other numbers of weights.
+    """
+    x, w = taken("prelu", floating("prelu", "input", input), floating("prelu", "weight", weight))
+    channels = x.shape[1] if x.ndim > 1 else 1
+    if w.ndim > 1 or w.numel() not in (1, channels):
+        raise ValueError(f"prelu: expected `weight` to have 1 element or {channels}, got shape {w.shape}")
+    w = reshape(w, (1, -1, *[1] * (x.ndim - 2)) if w.numel() > 1 else ())
+    return add(relu(x), mul(w, clamp(x, max=0))).to(x.dtype)  # one of the two is 0, so the sum rounds nothing
 
 
 name_all(globals())
