@@ -303,8 +303,9 @@ class Op:
         if self.kept:
             self.versions = [(t._version, t._version[0]) for t in tensors if id(backend.owner_of(t.array)) in self.kept]
         self.sequence, self.policy, self.outputs = next(_sequence), kept_policy.get(), outputs
-        for s in [s for s in self.saved if getattr(s, "dtype", self.storage) != self.storage and s.dtype in FLOATING]:
-            if not any(s is t.array for t in tensors):
+        for s in self.saved:
+            wrong = getattr(s, "dtype", self.storage) != self.storage and s.dtype in FLOATING
+            if wrong and not any(s is t.array for t in tensors):
                 raise TypeError(
                     f"{self.name}: saved {s.dtype} for backward, but storage is {self.storage}; see Op.save"
                 )

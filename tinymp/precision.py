@@ -188,11 +188,10 @@ class Policy:
             raise TypeError(
                 f"Policy.cast: expected a Module, Tensor, array or a collection of them, got {type(target)}"
             )
-        items = target.values() if isinstance(target, dict) else target
-        # a batch may carry names beside its arrays
-        found = [item if isinstance(item, (str, bytes)) else self.cast(item) for item in items]
         if isinstance(target, dict):
-            return dict(zip(target, found))
+            return dict(zip(target, self.cast([*target.values()])))
+        # a batch may carry names beside its arrays
+        found = [item if isinstance(item, (str, bytes)) else self.cast(item) for item in target]
         return type(target)(*found) if hasattr(target, "_fields") else type(target)(found)
 
 
