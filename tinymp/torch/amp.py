@@ -23,13 +23,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..arguments import choice, flag, instance, same_keys
-from ..autograd import Array, Op
-from ..dtypes import FLOATING, HALVES, as_dtype, float16, float32
+from ..dtypes import FLOATING, HALVES, as_dtype, float16, float32, float64
 from ..events import Setting
 from ..nn import Module
+from ..ops.convert import Cast
 from ..optim import DynamicLossScaler, Optimizer
-from ..parameter import Weights
-from ..precision import DOT, FP32, POINTWISE, POLICIES, Policy, kept_policy, policy_in_use, to_dtype
+from ..precision import DOT, FP32, POLICIES, Policy, kept_policy, policy_in_use
 from ..tensor import Tensor
 
 __all__ = ["GradScaler", "autocast", "prepare"]
@@ -47,32 +46,21 @@ _FP32 = {*_WIDENED.split()}
 _PRODUCTS = {"addmm", "cell", "prelu"}  # beside the ops that are DOT
 
 
-class Master(Op):
+class Master(Cast):
     """y = the FP32 master of a weight whose working copy is x;  dx = dy in the dtype of the copy."""
 
-    kind, name, casts = POINTWISE, "float", True
-
-    def forward(self, x: Array, *, master: Array) -> Array:
-        self.source, y = x.dtype, master.view()
-        if hasattr(y, "flags") and hasattr(y.flags, "writeable"):
+    def forward(self, x: Any, *, to: Any) -> Any:
+        self.source, y = x.dtype, to.view()
+        if self.device.name == "cpu":  # where arrays can be read-only
             y.flags.writeable = False  # a change would not reach the copy
         return y
 
-    def backward(self, dy: Array) -> Array:
-        return self.device.map(lambda dy: to_dtype(dy, self.source), dy)
 
-
-def _has_master(x: Any) -> bool:
-    return isinstance(x, Weights) and x.master is not x.array
-
-
-def _as(x: Tensor, dtype: Any) -> Tensor:
+def _as(x: Any, dtype: Any) -> Any:
     """x in this dtype: of a weight in FP32, its master."""
-    if x.array.dtype == dtype:
-        return x
-    if dtype != float32 or not _has_master(x):
+    if dtype != float32 or not getattr(x, "master_nbytes", 0):
         return x.to(dtype)
-    y = Master.apply(x, master=x.master)
+    y = Master.apply(x, to=x.master)
     y._version = x._version  # what keeps it notices a change of the weight
     return y
 
@@ -91,25 +79,20 @@ class Autocast(Policy):
         """What `op`, an Op or a function's name, is given for args. RuntimeError for an op that PyTorch refuses."""
         name, fp32, region = getattr(op, "name", op), getattr(op, "_fp32", ()), self.region
         floats = {i: x for i, x in enumerate(args) if isinstance(x, Tensor) and x.array.dtype in FLOATING}
-        if op is Master or self.storage not in HALVES or not floats:
+        if not floats or op is Master or self.storage not in HALVES:
             return args
         if region and name == "binary_cross_entropy":
             raise RuntimeError(f"{name}: PyTorch's autocast refuses it as unsafe; use {name}_with_logits")
         product = region is not False and (name in _PRODUCTS or getattr(op, "kind", None) is DOT)
         masters = region is not None and not product and not options.get("sparse")
-        own = {i: float32 if masters and _has_master(x) else x.array.dtype for i, x in floats.items()}
-        new = {i: dtype for i, dtype in own.items() if dtype == float32 and i in fp32}  # they may stay
-        if product:
-            some = region or any(dtype in HALVES for dtype in own.values())
-            new = {i: self.storage if some and dtype == float32 else dtype for i, dtype in own.items()} | new
-        else:
-            rest = own.keys() - new.keys()
-            seen = [own[i] for i in rest if floats[i].ndim] or [own[i] for i in rest]  # without axes: as numbers
-            # a number / x is x's reciprocal
-            listed = region and (name in _FP32 or (name == "div" and not isinstance(args[0], Tensor)))
-            wide = max([*seen, *[float32] * bool(listed)], key=lambda dtype: dtype.itemsize, default=float32)
-            new = dict.fromkeys(own, wide) | new
-        return [_as(x, new[i]) if i in new else x for i, x in enumerate(args)]
+        new = {i: float32 if masters and getattr(x, "master_nbytes", 0) else x.array.dtype for i, x in floats.items()}
+        free = [i for i in new if (new[i] != float32 or i not in fp32) and not (product and new[i] == float64)]
+        found = [new[i] for i in free if floats[i].array.ndim] or [new[i] for i in free]  # without axes: as numbers
+        if name in _FP32 or (name == "div" and 0 not in floats):  # a number / x is x's reciprocal
+            found += [float32] * bool(region)
+        wide = max(found, key=lambda dtype: dtype.itemsize, default=float32)
+        new |= dict.fromkeys(free, self.storage if product and (region or {*found} & {*HALVES}) else wide)
+        return [x if i not in new or x.array.dtype == new[i] else _as(x, new[i]) for i, x in enumerate(args)]
 
 
 def _within(region: bool | None, policy: Policy) -> Autocast:
@@ -135,11 +118,10 @@ def prepare(model: Module, optimizer: Any = None, dtype: Any = float16, enabled:
     policy = dtype if isinstance(dtype, Policy) else known.get(as_dtype(dtype, "prepare"))
     if policy is None:
         raise ValueError(f"prepare: expected `dtype` to be one of {', '.join(map(str, known))}, got {dtype}")
-    policy = policy if flag("prepare", "enabled", enabled) else FP32
-    policy = policy if policy is FP32 else _within(None, policy)
-    FP32.cast(model, keep=None if policy is FP32 else {"": policy})
+    on = flag("prepare", "enabled", enabled) and policy is not FP32
+    FP32.cast(model, keep={"": (policy := _within(None, policy))} if on else None)
     _prepared.pop(model, None)
-    if policy is not FP32:
+    if on:
         _prepared[model] = policy
     return model if optimizer is None else (model, optimizer)
 

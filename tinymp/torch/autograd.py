@@ -63,8 +63,8 @@ def _leaves(outputs: list) -> list:
 class Function:
     """An op that a program defines: static methods forward(ctx, *args) and backward(ctx, *gradients), on Tensors.
 
-    ctx is one call: save_for_backward, saved_tensors, needs_input_grad, and whatever forward keeps on it. Results with
-    gradients have the dtype of the Tensors that come in, which is FP16 in a mixed model: TypeError for others.
+    ctx is one call: save_for_backward, saved_tensors, needs_input_grad, and whatever forward keeps on it. Results may
+    have another dtype than the Tensors that come in, but those with gradients have one.
     """
 
     forward: Any
@@ -88,7 +88,7 @@ class _Context:
 class _Call(_Op):
     """A call of a Function, by the mathematics of a program. In `given`, this class stands for each Tensor."""
 
-    kind, name, arguments = _POINTWISE, "Function", ("args",)
+    kind, name, arguments, casts = _POINTWISE, "Function", ("args",), True
 
     def forward(self, *arrays: Any, function: Any, given: list) -> Any:
         self.name = function.__name__
@@ -96,7 +96,7 @@ class _Call(_Op):
         self.context.needs_input_grad = tuple(a is _Call and next(needs) for a in given)
         with no_grad():
             y = function.forward(self.context, *[Tensor(next(tensors)) if a is _Call else a for a in given])
-        self.save(*[x if x is None else x.array for x in self.context.saved_tensors])
+        self.save(statistics=tuple([x if x is None else x.array for x in self.context.saved_tensors]))
         self.context.saved_tensors = ()  # backward frees what `save` keeps
         # views, so that a result that is an argument shares its count of changes
         y = tuple([x.array.view() for x in (y if isinstance(y, tuple) else (y,))])
@@ -104,13 +104,14 @@ class _Call(_Op):
         return y if len(y) > 1 else y[0]
 
     def backward(self, *dy: Any) -> Any:
-        self.context.saved_tensors = tuple([x if x is None else Tensor(x) for x in self.saved])
+        self.context.saved_tensors = tuple([x if x is None else Tensor(x) for x in self.statistics])
         dy = tuple([Tensor(self.xp.zeros(*made) if g is None else g) for g, made in zip(dy, self.made)])
         with no_grad():
             found = self.function.backward(self.context, *dy)
         self.context.saved_tensors = ()
         found = found if isinstance(found, tuple) else (found,)
-        return tuple([g if g is None else g.array for g, a in zip(found, self.given) if a is _Call])
+        found = [g for g, a in zip(found, self.given) if a is _Call]
+        return tuple([g if g is None or t is None else g.to(t.dtype).array for g, t in zip(found, self.targets)])
 
 
 class set_detect_anomaly:
