@@ -185,7 +185,7 @@ def test_a_program_with_its_own_norm_buffers_masks_and_an_fp32_region_trains_as_
     assert expected[-1] < 0.6 * expected[0] and np.allclose(found, expected, rtol=2e-4)
     assert ran[0]["scaler"].get_scale() == 256 and ran[0]["net"].freq.dtype == mp.float32
     gradients = {p.grad.dtype for p in ran[0]["net"].parameters()}
-    assert gradients == {mp.dtype("float16"), mp.dtype("float32")}  # FP32: of the layer norm
+    assert gradients == {mp.float16, mp.float32}  # FP32: of the layer norm
 
 
 def test_rms_by_hand_is_what_pytorch_measures(prepared):

@@ -75,7 +75,8 @@ def _promoted(name: str, x: Any, y: Any) -> tuple | None:
     """
     if isinstance(y, np.ndarray) or not (isinstance(x, Tensor) and isinstance(y, Tensor)):
         return (x, from_numpy(y)) if isinstance(y, np.ndarray) else None
-    rule = next((op.policy.arguments for op in (x.grad_fn, y.grad_fn) if getattr(op, "policy", None) is not None), None)
+    policies: Any = [t.grad_fn and t.grad_fn.policy for t in (x, y)]
+    rule = next((policy.arguments for policy in policies if policy is not None), None)
     if rule is None and {x.dtype, y.dtype} == {float32, float64} and not (x.ndim and y.ndim):
         rule = held("torch.amp.Autocast")("").arguments
     return rule and tuple(rule(name, (x, y), {}))
