@@ -18,7 +18,6 @@ All but products read a weight's FP32 master.
 from __future__ import annotations
 
 from contextlib import ContextDecorator, ExitStack
-from dataclasses import fields
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -85,7 +84,9 @@ class Autocast(Policy):
             raise RuntimeError(f"{name}: PyTorch's autocast refuses it as unsafe; use {name}_with_logits")
         product = region is not False and (name in _PRODUCTS or getattr(op, "kind", None) is DOT)
         masters = region is not None and not product and not options.get("sparse")
-        new = {i: float32 if masters and getattr(x, "master_nbytes", False) else x.array.dtype for i, x in floats.items()}
+        new = {
+            i: float32 if masters and getattr(x, "master_nbytes", False) else x.array.dtype for i, x in floats.items()
+        }
         free = [i for i in new if (new[i] != float32 or i not in fp32) and not (product and new[i] == float64)]
         found = [new[i] for i in free if floats[i].array.ndim] or [new[i] for i in free]  # without axes: as numbers
         if name in _FP32 or (name == "div" and 0 not in floats):  # a number / x is x's reciprocal
@@ -97,8 +98,8 @@ class Autocast(Policy):
 
 def _within(region: bool | None, policy: Policy) -> Autocast:
     """The policy's fields in a region."""
-    made = Autocast(**{field.name: getattr(policy, field.name) for field in fields(policy)})
-    vars(made)["region"] = region
+    made: Any = Autocast.__new__(Autocast)
+    vars(made).update({**vars(policy), "region": region})
     return made
 
 
