@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -114,7 +114,7 @@ class Policy:
     tf32: bool = False
     study: Study | None = None
     # rule(op, args, options) gives an op's arguments as it takes them (PyTorch's autocast: torch/amp.py); buffers stay
-    arguments: ClassVar[Any] = None
+    arguments = None  # type: Any
 
     def __new__(cls, *args: Any, **fields: Any) -> Policy:
         if unknown := sorted(fields.keys() - cls.__dataclass_fields__.keys()):

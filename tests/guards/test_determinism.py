@@ -14,7 +14,7 @@ from tinymp.fast.cpu import threads
 
 OPS = {f"{op.__module__}.{op.__qualname__}": op for op in op_classes() if hasattr(op, "kind")}
 # a hook, two devices, a scaler, processes; a program's own
-NOT_CALLED = {"BackwardHook", "Move", "ScaleLoss", "SyncBatchNormOp", "_Call"}
+NOT_CALLED = {"BackwardHook", "Master", "Move", "ScaleLoss", "SyncBatchNormOp", "_Call"}
 
 SHOWN = {"threads": "conv2d", "batch": "sum", "BLAS": "matmul", "NumPy": "exp"}  # where else nothing was measured
 

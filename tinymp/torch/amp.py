@@ -22,12 +22,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..arguments import choice, flag, instance, same_keys
+from ..autograd import Op
 from ..dtypes import FLOATING, HALVES, as_dtype, float16, float32, float64
 from ..events import Setting
 from ..nn import Module
 from ..ops.convert import Cast
 from ..optim import DynamicLossScaler, Optimizer
-from ..precision import DOT, FP32, POLICIES, Policy, kept_policy, policy_in_use
+from ..precision import DOT, FP32, POINTWISE, POLICIES, Policy, kept_policy, policy_in_use
 from ..tensor import Tensor
 
 __all__ = ["GradScaler", "autocast", "prepare"]
@@ -45,8 +46,10 @@ _FP32 = {*_WIDENED.split()}
 _PRODUCTS = {"addmm", "cell", "prelu"}  # beside the ops that are DOT
 
 
-class Master(Cast):
+class Master(Op):
     """y = the FP32 master of a weight whose working copy is x;  dx = dy in the dtype of the copy."""
+
+    kind, casts, backward = POINTWISE, True, Cast.backward
 
     def forward(self, x: Any, *, to: Any) -> Any:
         self.source, y = x.dtype, to.view()
