@@ -71,7 +71,7 @@ _NAMES = {
     "nn.more.utils": """PackedSequence pack_padded_sequence pack_sequence pad_packed_sequence parameters_to_vector
         vector_to_parameters""",
     "ops.more.arithmetic": """addcdiv addcmul addmm atan2 cdist cosine_similarity dot floor_divide fmod lerp mv
-        normalize outer pairwise_distance pointwise.div_rounded remainder""",
+        normalize outer pairwise_distance pointwise.div_rounded prelu remainder""",
     "ops.more.attention": "scaled_dot_product_attention",
     "ops.more.ctc": "ctc_loss",
     "ops.more.einsum": "einsum",
@@ -93,7 +93,7 @@ _NAMES = {
         repeat_interleave roll swapaxes take_along_dim tile tril triu unbind unflatten vstack""",
     "ops.more.sort": "argsort sort topk",
     "ops.more.unary": """acos asin atan ceil celu cosh elu erf expm1 floor gelu glu hardsigmoid hardswish hardtanh log10
-        log1p log2 logsigmoid mish prelu relu6 round selu sinh softplus softsign tan threshold trunc""",
+        log1p log2 logsigmoid mish relu6 round selu sinh softplus softsign tan threshold trunc""",
     "optim.more.average": "AveragedModel SWALR get_ema_avg_fn get_swa_avg_fn update_bn",
     "optim.more.rules": "Adadelta Adagrad Adamax NAdam RAdam RMSprop",
     "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LinearLR MultiStepLR MultiplicativeLR

@@ -69,7 +69,7 @@ class Variable:
     grad_array: Any
     grad_scale: Any
     grad_fn: Op | None
-    weight: Any = None  # what has a wider array than `array` (a weight with a master, a gradient in FP16): see `_wide`
+    weight: Any = None  # what has a wider array than `array` (a weight with a master, a gradient in FP16): see `taken`
     result: Callable[..., Any]  # a new Tensor with this array, for the result of an op on this one
 
     def __init__(self, array: Array, requires_grad: bool, grad_fn: Op | None = None, output_nr: int = 0) -> None:
@@ -214,8 +214,7 @@ class Op:
     @classmethod
     def apply(cls, *args: Any, **options: Any) -> Any:
         """Run the op on Tensors, check what it promises about precision, and record it in the graph."""
-        op = cls()
-        args = args if in_pass.get() or cls.selects else _wide(args)
+        op, args = cls(), taken(cls, args, options)
         tensors = op._connect(args)
         # for backward; a np.float64 would promote FP32 arrays
         op.options = {name: x.item() if isinstance(x, np.generic) else x for name, x in options.items()}
@@ -225,8 +224,7 @@ class Op:
         if here.observers:
             tell("ran", op, args, tuple([result.array for result in results]))
         if op.targets:
-            op.outputs = len(results)
-            op._record(tensors + results)
+            op._record(tensors + results, len(results))
         return tuple(results) if isinstance(y, tuple) else results[0]
 
     def _connect(self, args: tuple) -> list[Variable]:
@@ -299,15 +297,15 @@ class Op:
             for a in tensors:
                 if backend.owner_of(a.array) is owner:
                     result._version = a._version
-        weight = tensors[0].weight if self.selects and not in_pass.get() else None
-        return result if weight is None else weight.selected(self, result)
+        x: Any = tensors[0]
+        return x.selected(self, result) if self.selects and x.weight is x and not in_pass.get() else result
 
-    def _record(self, tensors: list) -> None:
+    def _record(self, tensors: list, outputs: int) -> None:
         """Make this op a node of the graph, which knows what it has saved of its arguments and results."""
         self.kept = {id(backend.owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
         if self.kept:
             self.versions = [(t._version, t._version[0]) for t in tensors if id(backend.owner_of(t.array)) in self.kept]
-        self.sequence, self.policy = next(_sequence), kept_policy.get()
+        self.sequence, self.policy, self.outputs = next(_sequence), kept_policy.get(), outputs
         for s in self.saved:
             wrong = getattr(s, "dtype", self.storage) != self.storage and s.dtype in FLOATING
             if wrong and not any(s is t.array for t in tensors):
@@ -343,6 +341,11 @@ class Op:
             self.saved, self.statistics = None, ()
         return dxs
 
+    def __copy__(self) -> Op:
+        twin = type(self)()
+        vars(twin).update(vars(self))
+        return twin
+
     def __reduce__(self) -> Any:
         raise TypeError(f"{self.name}: the result of an op cannot be copied or pickled; write x.detach().clone()")
 
@@ -374,10 +377,15 @@ class Op:
         )
 
 
-def _wide(args: tuple) -> tuple:
-    """The arguments of an op that the user's program calls itself, outside of any module's call: a weight is read as
-    its FP32 master, a gradient as FP32, unless an FP16 tensor is beside it. docs/policies.md has the table.
+def taken(op: Any, args: tuple, options: Mapping[str, Any] = {}) -> tuple:
+    """The arguments as `op`, a class or the name of a function of several ops, takes them: by a rule of the policy in
+    use, where it has one. Else, outside of any module's call, a weight is read as its FP32 master and a gradient as
+    FP32, unless an FP16 tensor is beside it (the table in docs/policies.md).
     """
+    if (rule := policy_in_use.get().arguments) is not None:
+        return rule(op, args, options)
+    if in_pass.get() or getattr(op, "selects", False):
+        return args
     weights = [isinstance(a, Variable) and a.weight is not None for a in args]
     if True not in weights or any(
         isinstance(a, Variable) and a.weight is None and a.array.dtype in HALVES for a in args

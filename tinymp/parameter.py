@@ -48,9 +48,9 @@ class Weights(Tensor):
         return self._same()
 
     def wide(self) -> Tensor:
-        """The master in its place in the graph, for an op that the user's program calls itself (`autograd._wide`)."""
+        """The master in its place in the graph, for an op that the user's program calls itself (`autograd.taken`)."""
         made = Wide.__new__(Wide)
-        Variable.__init__(made, self.master, self.requires_grad, self.grad_fn, self.output_nr)
+        Variable.__init__(made, self.numbers, self.requires_grad, self.grad_fn, self.output_nr)
         made._version, made.weight = self._version, self
         return made
 
@@ -142,9 +142,13 @@ class Weights(Tensor):
 
 
 class Wide(Tensor):
-    """The master of `weight` as an op reads it."""
+    """The master of `weight` as an op reads it: read-only where there is a copy, which would not learn of a change."""
 
     __slots__ = ("weight",)
+
+    def wide(self) -> Wide:
+        """Itself."""
+        return self
 
 
 class Parameter(Weights):

@@ -113,6 +113,8 @@ class Policy:
     exchange: np.dtype = float32
     tf32: bool = False
     study: Study | None = None
+    # rule(op, args, options) gives an op's arguments as it takes them (PyTorch's autocast: torch/amp.py); buffers stay
+    arguments = None  # type: Any
 
     def __new__(cls, *args: Any, **fields: Any) -> Policy:
         if unknown := sorted(fields.keys() - cls.__dataclass_fields__.keys()):
@@ -127,9 +129,9 @@ class Policy:
         for field in ("storage", "accumulate", "reduce", "norm", "state", "exchange"):
             value, dtypes = getattr(self, field), known.get(field, (float16, float32, float64))
             if not isinstance(value, (str, type, np.dtype)) or value not in dtypes:  # None equals float64 in NumPy
-                names = ", ".join(dtype.name for dtype in dtypes)
                 sums = field in ("accumulate", "reduce")
                 hint = f"; FP16 sums: tinymp.study.change(tinymp.MIXED, name='MINE', {field}=...)" if sums else ""
+                names = ", ".join(dtype.name for dtype in dtypes)
                 raise ValueError(f"Policy: expected {field} to be one of {names}, got {value!r}{hint}")
             object.__setattr__(self, field, np.dtype(value))
         if not isinstance(self.rounding, str) or self.rounding not in ("nearest", "stochastic"):
@@ -186,11 +188,10 @@ class Policy:
             raise TypeError(
                 f"Policy.cast: expected a Module, Tensor, array or a collection of them, got {type(target)}"
             )
-        items = target.values() if isinstance(target, dict) else target
-        # a batch may carry names beside its arrays
-        found = [item if isinstance(item, (str, bytes)) else self.cast(item) for item in items]
         if isinstance(target, dict):
-            return dict(zip(target, found))
+            return dict(zip(target, self.cast([*target.values()])))
+        # a batch may carry names beside its arrays
+        found = [item if isinstance(item, (str, bytes)) else self.cast(item) for item in target]
         return type(target)(*found) if hasattr(target, "_fields") else type(target)(found)
 
 

@@ -176,7 +176,8 @@ def test_bfloat16(alone):
         pass
     model = prepare(nn.Linear(2, 3), dtype=mp.bfloat16)
     with autocast("cuda", mp.bfloat16):
-        assert used() == "BF16" and model(mp.ones(1, 2)).dtype == mp.float32
+        assert used() == "BF16" and model(mp.ones(1, 2)).dtype == mp.bfloat16
+    assert model(mp.ones(1, 2)).dtype == mp.float32
     assert model.weight.dtype == mp.bfloat16
 
 

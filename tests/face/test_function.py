@@ -74,14 +74,21 @@ def test_what_it_saved_is_held_to_the_rules_of_every_op():
         assert not Twice.apply(x).requires_grad
 
 
-def test_a_result_in_another_precision_is_refused():
-    class Wide(Twice):
+def test_a_result_may_have_another_precision():
+    class Wide(Function):
         @staticmethod
         def forward(ctx, x):
-            return x.float()
+            ctx.save_for_backward(x.float())
+            return x.float() ** 2
 
-    with pytest.raises(TypeError, match="Wide: a POINTWISE op on float16 writes float16, got float32"):
-        Wide.apply(mp.tensor([1.0], dtype="float16"))
+        @staticmethod
+        def backward(ctx, dy):
+            return 2 * dy * ctx.saved_tensors[0]
+
+    x = mp.tensor([300.0], dtype="float16", requires_grad=True)
+    y = Wide.apply(x)
+    y.backward()
+    assert (y.dtype, y.item()) == (mp.float32, 90_000) and (x.grad.dtype, x.grad.item()) == (mp.float16, 600)
 
 
 def test_a_result_that_is_the_argument_shares_its_changes():

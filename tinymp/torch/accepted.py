@@ -59,6 +59,7 @@ IN_PLACE = """
 """
 # In other words
 RENAMED = {"axis": "dim", "keepdims": "keepdim", "axes": "dims"}
+_CASTING = {"sum", "mean", "prod", "cumprod", "cumsum", "softmax", "log_softmax", "normalize"}
 _ARITHMETIC = {"add", "sub", "mul", "div", "pow", "maximum", "minimum"}
 RANDOM = ["rand", "randn", "randint", "randperm", "rand_like", "randn_like", "normal", "bernoulli", "multinomial"]
 _FUNCTIONS = {argument: set(functions.split()) for argument, functions in IGNORED.items()}
@@ -72,17 +73,17 @@ def _reduction(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _promoted(x: Any, y: Any) -> tuple | None:
-    """x and y, where PyTorch takes an array for a Tensor, and a 0-dim FP32 or FP64 Tensor for a number of the other's
-    dtype; else None. FP16 is left alone: what meets it is the policy's decision.
+def _promoted(name: str, x: Any, y: Any) -> tuple | None:
+    """x and y, where PyTorch takes an array for a Tensor, or a 0-dim FP32 or FP64 Tensor for a number of the other's
+    dtype, and where one is a result of autocast; else None. Other FP16 is left alone, by its policy's decision.
     """
-    if isinstance(y, np.ndarray):
-        return x, from_numpy(y)
-    tensors = isinstance(x, Tensor) and isinstance(y, Tensor)
-    if not tensors or {x.dtype, y.dtype} != {float32, float64} or (x.ndim and y.ndim):
-        return None
-    first = y.ndim or (not x.ndim and x.dtype == float32)
-    return (x.to(y.dtype), y) if first else (x, y.to(x.dtype))
+    if isinstance(y, np.ndarray) or not (isinstance(x, Tensor) and isinstance(y, Tensor)):
+        return (x, from_numpy(y)) if isinstance(y, np.ndarray) else None
+    policies: Any = [t.grad_fn and t.grad_fn.policy for t in (x, y)]
+    rule = next((policy.arguments for policy in policies if policy is not None), None)
+    if rule is None and {x.dtype, y.dtype} == {float32, float64} and not (x.ndim and y.ndim):
+        rule = held("torch.amp.Autocast")("").arguments
+    return rule and tuple(rule(name, (x, y), {}))
 
 
 def _in_graph(name: str, call: Callable, x: Any = None, *args: Any, **options: Any) -> Any:
@@ -125,7 +126,7 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
     if name.lower().replace("_", "") in ("softmax", "logsoftmax") and "`dim`" in message.replace("'", "`"):
         warnings.warn(f"{name}: without dim it is chosen from the number of axes, as PyTorch once did", stacklevel=3)
         return call(args[0], 0 if args[0].ndim in (0, 1, 3) else 1)
-    if name in _ARITHMETIC and len(args) == 2 and (pair := _promoted(*args)) is not None:
+    if name in _ARITHMETIC and len(args) == 2 and (pair := _promoted(name, *args)):
         return call(*pair, **options)
     if found is None or found[1] not in options:
         trailing = args and isinstance(args[-1], bool) and name in IN_PLACE.split() and _POSITION.search(message)
@@ -143,11 +144,7 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
         return call(*args, **rest, **{RENAMED[argument]: options[argument]})
     if argument in ("size_average", "reduce") and name.lower().endswith(("loss", "entropy", "logits", "div")):
         return call(*args, **_reduction(dict(options)))
-    if (
-        argument == "dtype"
-        and args
-        and name in ("sum", "mean", "prod", "cumprod", "cumsum", "softmax", "log_softmax", "normalize")
-    ):
+    if argument == "dtype" and args and name in _CASTING:
         x = args[0] if options["dtype"] is None else args[0].to(options["dtype"])
         return call(x, *args[1:], **rest)
     if argument == "generator" and name in RANDOM:

@@ -5,34 +5,97 @@ weights in FP16, with FP32 masters behind them (MPT section 3.1), and nobody gue
 
     torch.amp.prepare(model)
 
-and autocast and GradScaler stay as they are written.
+and autocast and GradScaler stay as they are written. Within autocast ops take their arguments as PyTorch's do:
+
+    products      FP32 is rounded to FP16; of a weight they read the FP16 copy
+    FP32, below   FP16 is widened; so results, and what backward keeps, are FP32
+    losses        FP16 as it is: they compute in FP32
+    other ops     as their arguments are; where FP16 meets FP32, it is widened
+
+All but products read a weight's FP32 master.
 """
 
 from __future__ import annotations
 
-from contextlib import ContextDecorator, nullcontext
+from contextlib import ContextDecorator, ExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..arguments import choice, flag, instance, same_keys
-from ..dtypes import as_dtype, float16, float32
+from ..dtypes import FLOATING, HALVES, as_dtype, float16, float32, float64
+from ..events import Setting
 from ..nn import Module
 from ..optim import DynamicLossScaler, Optimizer
-from ..precision import FP32, POLICIES, Policy, use
+from ..precision import DOT, FP32, POLICIES, Policy, kept_policy, policy_in_use
+from ..tensor import Tensor
 
 __all__ = ["GradScaler", "autocast", "prepare"]
 
 _prepared: WeakKeyDictionary[Module, Policy] = WeakKeyDictionary()
 _OPTIONS = ("growth_factor", "backoff_factor", "growth_interval")
 
+# Of PyTorch 2.11's lists for CUDA, what tinymp has by name. tests/face/autocast.json holds what PyTorch answers
+_WIDENED = """
+    acos asin cosh cosine_similarity cdist cumprod cumsum exp expm1 group_norm interpolate layer_norm log log10
+    log1p log2 log_softmax logsumexp norm normalize pairwise_distance pow prod reciprocal rsqrt sinh softmax softplus
+    square sum tan
+"""
+_FP32 = {*_WIDENED.split()}
+_PRODUCTS = {"addmm", "cell", "prelu"}  # beside the ops that are DOT
+
+
+def _as(x: Any, dtype: Any) -> Any:
+    """x in this dtype: of a weight in FP32, its master."""
+    return x.to(dtype) if dtype != float32 or x.weight is None else x.wide()
+
+
+class Autocast(Policy):
+    """A policy whose ops take their arguments as PyTorch's do.
+
+    region  True within autocast. False within autocast(enabled=False) in it: weights are their masters, and FP16 that
+            meets FP32 is widened. None elsewhere: ops do as the policy does; FP16 that would be refused beside FP32 is
+            treated as within autocast
+    """
+
+    region: bool | None = None
+
+    def __reduce__(self) -> tuple:
+        return _within, (self.region, Policy(**{name: x for name, x in vars(self).items() if name != "region"}))
+
+    def arguments(self, op: Any, args: tuple, options: dict) -> Any:
+        """What `op`, an Op or a function's name, is given for args. RuntimeError for an op that PyTorch refuses."""
+        name, fp32, region = getattr(op, "name", op), getattr(op, "_fp32", ()), self.region
+        floats = {i: x for i, x in enumerate(args) if isinstance(x, Tensor) and x.array.dtype in FLOATING}
+        if not floats or self.storage not in HALVES:
+            return args
+        if region and name == "binary_cross_entropy":
+            raise RuntimeError(f"{name}: PyTorch's autocast refuses it as unsafe; use {name}_with_logits")
+        product = region is not False and (name in _PRODUCTS or getattr(op, "kind", None) is DOT)
+        masters = region is not None and not product and not options.get("sparse")
+        new = {i: float32 if masters and x.weight is not None else x.array.dtype for i, x in floats.items()}
+        free = [i for i in new if (new[i] != float32 or i not in fp32) and not (product and new[i] == float64)]
+        found = [new[i] for i in free if floats[i].array.ndim] or [new[i] for i in free]  # without axes: as numbers
+        if name in _FP32 or (name == "div" and 0 not in floats):  # a number / x is x's reciprocal
+            found += [float32] * bool(region)
+        wide = max(found, key=lambda dtype: dtype.itemsize, default=float32)
+        new |= dict.fromkeys(free, self.storage if product and (region or {*found} & {*HALVES}) else wide)
+        return [x if i not in new or x.array.dtype == new[i] else _as(x, new[i]) for i, x in enumerate(args)]
+
+
+def _within(region: bool | None, policy: Policy) -> Autocast:
+    """The policy's fields in a region."""
+    made: Any = Autocast.__new__(Autocast)
+    vars(made).update({**vars(policy), "region": region})
+    return made
+
 
 def prepare(model: Module, optimizer: Any = None, dtype: Any = float16, enabled: bool = True) -> Any:
     """Give the model the storage of mixed precision, in place; return it, or (model, optimizer).
 
-    It keeps FP32 masters; normalisation layers stay FP32. When the model, or a module in it, is called from
-    outside, FP32 Tensors among its arguments are converted to `dtype`, and what it returns to FP32: this is
-    `FP32.cast(model, keep={"": policy})`.
-    Forward and backward follow the policy also outside of autocast. An optimizer may be made before or after.
+    It keeps FP32 masters; normalisation layers and buffers stay FP32. Forward and backward follow the policy also
+    outside of autocast, where the model, or a module in it, that is called converts FP32 Tensors among its arguments
+    to `dtype`, and what it returns to FP32: this is `FP32.cast(model, keep={"": policy})`. Within autocast they come
+    and go as they are. An optimizer may be made before or after.
 
     dtype: torch.float16, torch.bfloat16, torch.float32 (as if it had not been prepared), or a tinymp.Policy. TypeError
     or ValueError for another; ValueError for a weight that does not fit FP16.
@@ -42,20 +105,21 @@ def prepare(model: Module, optimizer: Any = None, dtype: Any = float16, enabled:
     policy = dtype if isinstance(dtype, Policy) else known.get(as_dtype(dtype, "prepare"))
     if policy is None:
         raise ValueError(f"prepare: expected `dtype` to be one of {', '.join(map(str, known))}, got {dtype}")
-    policy = policy if flag("prepare", "enabled", enabled) else FP32
-    FP32.cast(model, keep=None if policy is FP32 else {"": policy})
+    on = flag("prepare", "enabled", enabled) and policy is not FP32
+    FP32.cast(model, keep={"": (policy := _within(None, policy))} if on else None)
     _prepared.pop(model, None)
-    if policy is not FP32:
+    if on:
         _prepared[model] = policy
     return model if optimizer is None else (model, optimizer)
 
 
 class autocast(ContextDecorator):
-    """A block, or as a decorator a function, in which the primitives follow the policy of a prepared model.
+    """A block, or as a decorator a function, in which ops follow the policy of a prepared model, and take their
+    arguments as PyTorch's do.
 
-    The model has its precision from `prepare`, also outside. With enabled=False, or in torch.float32, nothing happens.
-    torch.cuda.amp.autocast gives `enabled` first. RuntimeError on entry where no model is prepared for this dtype
-    (None: for any).
+    The model has its precision from `prepare`, also outside. With enabled=False, or in torch.float32, nothing happens,
+    but within autocast: there FP32 is computed in FP32, also with the model's weights. torch.cuda.amp.autocast gives
+    `enabled` first. RuntimeError on entry where no model is prepared for this dtype (None: for any).
     """
 
     def __init__(
@@ -69,9 +133,13 @@ class autocast(ContextDecorator):
         self._blocks: list = []
 
     def __enter__(self) -> autocast:
-        block: Any = use(self._policy()) if self.enabled and self.dtype != float32 else nullcontext()
-        block.__enter__()
-        self._blocks.append(block)
+        on, now = self.enabled and self.dtype != float32, policy_in_use.get()
+        policy = self._policy() if on else now
+        with ExitStack() as stack:
+            if on or getattr(now, "region", None) is not None:
+                for variable in (policy_in_use, kept_policy):
+                    stack.enter_context(Setting(variable, _within(on, policy)))
+            self._blocks.append(stack.pop_all())
         return self
 
     def __exit__(self, *error: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from ... import backend, ops
 from ...arguments import choice, flag, floating, integers, name_all, shaped
+from ...autograd import taken
 from ...ops.more.gru import gru_cell, gru_layer
 from ...ops.recurrent import Steps, lstm_cell, state_pair
 from ...tensor import Tensor
@@ -66,7 +67,8 @@ class RecurrentCell(Module):
 
     def _batch(self, input: Tensor, states: list) -> tuple[Tensor, list]:
         """input and states, zeros for None, with a batch axis. ValueError for wrong sizes."""
-        name, x = type(self).__name__, floating(type(self).__name__, "input", input)
+        name = type(self).__name__
+        x, *states = taken("cell", (floating(name, "input", input), *states))
         if x.ndim not in (1, 2) or x.shape[-1] != (n := self.input_size):
             raise ValueError(f"{name}: expected `input` to be (B, {n}) or ({n},), got shape {x.shape}")
         shape = (*x.shape[:-1], self.hidden_size)

@@ -7,20 +7,20 @@ from typing import Any
 import numpy as np
 
 from ...arguments import axis, choice, flag, floating, name_all, number, tensor, with_axes
-from ...autograd import Array, Op
+from ...autograd import Array, Op, taken
 from ...dtypes import HALVES
 from ...precision import POINTWISE, store, widen
 from ...tensor import Tensor
-from ..create import dtype_read
+from ..activation import relu
 from ..dot import matmul
 from ..pointwise import add, broadcastable, clamp, div, mul, numeric, operands, stored, sub, sum_to
 from ..reduce import sum as total
-from ..shape import expand, unsqueeze
+from ..shape import expand, reshape, unsqueeze
 from ..unary import promoted
 from .reduce import norm
 
 __all__ = ["addcdiv", "addcmul", "addmm", "atan2", "cdist", "cosine_similarity", "dot", "floor_divide", "fmod", "lerp"]
-__all__ += ["mv", "normalize", "outer", "pairwise_distance", "remainder"]
+__all__ += ["mv", "normalize", "outer", "pairwise_distance", "prelu", "remainder"]
 
 
 class Remainder(Op):
@@ -117,17 +117,13 @@ def wide(*tensors: Any) -> list:
     return [x.float() if isinstance(x, Tensor) and x.dtype in HALVES else x for x in tensors]
 
 
-def _like(y: Tensor, like: Tensor) -> Tensor:
-    """y in the dtype of an FP16 or BF16 operand: the one rounding."""
-    return y.to(like.dtype) if dtype_read(like) in HALVES else y
-
-
-def _wide(op: str, **named: Any) -> list[Tensor]:
-    """Floating Tensors of one dtype, of FP16 and BF16 in FP32; TypeError for others."""
-    found = {name: dtype_read(floating(op, name, x)) for name, x in named.items()}
-    if len({*found.values()}) > 1:
-        raise TypeError(f"{op}: expected tensors of one dtype, got {', '.join(f'{n} {d}' for n, d in found.items())}")
-    return wide(*named.values())
+def _wide(op: str, **named: Any) -> tuple[Any, list[Tensor]]:
+    """The dtype of floating Tensors, and these, those of FP16 and BF16 in FP32; TypeError for several dtypes."""
+    given = taken(op, tuple([floating(op, name, x) for name, x in named.items()]))
+    if len({x.dtype for x in given}) > 1:
+        found = ", ".join(f"{name} {x.dtype}" for name, x in zip(named, given))
+        raise TypeError(f"{op}: expected tensors of one dtype, got {found}")
+    return given[0].dtype, wide(*given)
 
 
 def remainder(input: Any, other: Any) -> Tensor:
@@ -165,20 +161,20 @@ def atan2(input: Tensor, other: Tensor) -> Tensor:
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     """input + weight (end - input), broadcast; weight may be a number."""
     by = {"weight": weight} if isinstance(weight, Tensor) else {}
-    a, b, *w = _wide("lerp", input=input, end=end, **by)
-    return _like(add(a, mul(w[0] if by else number("lerp", "weight", weight), sub(b, a))), input)
+    dtype, (a, b, *w) = _wide("lerp", input=input, end=end, **by)
+    return add(a, mul(w[0] if by else number("lerp", "weight", weight), sub(b, a))).to(dtype)
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """input + value * tensor1 * tensor2, broadcast."""
-    x, a, b = _wide("addcmul", input=input, tensor1=tensor1, tensor2=tensor2)
-    return _like(add(x, mul(a, b), alpha=number("addcmul", "value", value)), input)
+    dtype, (x, a, b) = _wide("addcmul", input=input, tensor1=tensor1, tensor2=tensor2)
+    return add(x, mul(a, b), alpha=number("addcmul", "value", value)).to(dtype)
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """input + value * tensor1 / tensor2, broadcast."""
-    x, a, b = _wide("addcdiv", input=input, tensor1=tensor1, tensor2=tensor2)
-    return _like(add(x, div(a, b), alpha=number("addcdiv", "value", value)), input)
+    dtype, (x, a, b) = _wide("addcdiv", input=input, tensor1=tensor1, tensor2=tensor2)
+    return add(x, div(a, b), alpha=number("addcdiv", "value", value)).to(dtype)
 
 
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
@@ -202,19 +198,19 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * mat1 @ mat2; input broadcasts to the product. Rounded once."""
     kept, factor = number("addmm", "beta", beta), number("addmm", "alpha", alpha)
-    x, a, b = _wide("addmm", input=input, mat1=mat1, mat2=mat2)
+    dtype, (x, a, b) = _wide("addmm", input=input, mat1=mat1, mat2=mat2)
     c = matmul(with_axes("addmm", "mat1", a, 2), with_axes("addmm", "mat2", b, 2))
     if x.ndim > 2 or any(m not in (1, n) for m, n in zip(x.shape[::-1], c.shape[::-1])):
         raise ValueError(f"addmm: expected `input` to broadcast to {c.shape}, got shape {x.shape}")
-    return _like(mul(c, factor) if kept == 0 else add(mul(x, kept), c, alpha=factor), input)
+    return (mul(c, factor) if kept == 0 else add(mul(x, kept), c, alpha=factor)).to(dtype)
 
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """The p-norm of x1 - x2 + eps over the last axis, broadcast."""
     op = "pairwise_distance"
-    a, b = _wide(op, x1=x1, x2=x2)
+    dtype, (a, b) = _wide(op, x1=x1, x2=x2)
     d = add(sub(a, b), number(op, "eps", eps))
-    return _like(norm(d, p, -1, flag(op, "keepdim", keepdim)), x1)
+    return norm(d, p, -1, flag(op, "keepdim", keepdim)).to(dtype)
 
 
 _MODES = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
@@ -227,28 +223,41 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = _MODES[0])
     other; here there is none.
     """
     choice("cdist", "compute_mode", compute_mode, _MODES)
-    a, b = _wide("cdist", x1=x1, x2=x2)
+    dtype, (a, b) = _wide("cdist", x1=x1, x2=x2)
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-1]:
         raise ValueError(f"cdist: expected (..., m, k) and (..., n, k), got shapes {a.shape} and {b.shape}")
-    return _like(norm(sub(unsqueeze(a, -2), unsqueeze(b, -3)), p, -1), x1)
+    return norm(sub(unsqueeze(a, -2), unsqueeze(b, -3)), p, -1).to(dtype)
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """input / max(its p-norm along dim, eps), p as in `norm`; of FP32 ops (there eps is not 0), rounded once."""
-    x, least = floating("normalize", "input", input), number("normalize", "eps", eps, 0)
-    d, (v,) = axis("normalize", dim, x.ndim or 1), wide(x)
-    return _like(div(v, clamp(norm(v, p, d if x.ndim else None, True), least)), x)
+    (dtype, (x,)), least = _wide("normalize", input=input), number("normalize", "eps", eps, 0)
+    d = axis("normalize", dim, x.ndim or 1)
+    return div(x, clamp(norm(x, p, d if x.ndim else None, True), least)).to(dtype)
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The sum of x1 x2 over dim, each divided by its norm, or by eps where that is larger; broadcast."""
     op = "cosine_similarity"
-    (a, b), least = _wide(op, x1=x1, x2=x2), number(op, "eps", eps, 0)
+    (dtype, (a, b)), least = _wide(op, x1=x1, x2=x2), number(op, "eps", eps, 0)
     broadcastable(op, a, b)
     shape = np.broadcast_shapes(a.shape, b.shape)
     a, b, d = expand(a, shape), expand(b, shape), axis(op, dim, max(len(shape), 1))
     unit = [div(v, clamp(norm(v, 2, d, True), least)) for v in (a, b)]
-    return _like(total(mul(*unit), d), x1)
+    return total(mul(*unit), d).to(dtype)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """input where positive, else weight * input: one weight, or one for each channel (axis 1).
+
+    ValueError for other numbers of weights.
+    """
+    x, w = taken("prelu", (floating("prelu", "input", input), floating("prelu", "weight", weight)))
+    channels = x.shape[1] if x.ndim > 1 else 1
+    if w.ndim > 1 or w.numel() not in (1, channels):
+        raise ValueError(f"prelu: expected `weight` to have 1 element or {channels}, got shape {w.shape}")
+    w = reshape(w, (1, -1, *[1] * (x.ndim - 2)) if w.numel() > 1 else ())
+    return add(relu(x), mul(w, clamp(x, max=0))).to(x.dtype)  # one of the two is 0, so the sum rounds nothing
 
 
 name_all(globals())

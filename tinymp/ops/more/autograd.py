@@ -95,8 +95,8 @@ class Function:
 
     ctx is one call: save_for_backward, saved_tensors, needs_input_grad, mark_non_differentiable,
     set_materialize_grads, and whatever forward keeps on it; or, as in newer programs, forward(*args) and
-    setup_context(ctx, args, output). Results with gradients have the dtype of the Tensors that come in, which is FP16
-    in a mixed model: TypeError for others. A gradient may be None: then what came before gets none from here.
+    setup_context(ctx, args, output). Results may have another dtype than the Tensors
+    that come in, but those with gradients have one. A gradient may be None: then what came before gets none from here.
     """
 
     forward: Any
@@ -136,7 +136,7 @@ class _Context:
 class _Call(Op):
     """A call of a Function, by the mathematics of a program. In `given`, this class stands for each Tensor."""
 
-    kind, name, arguments = POINTWISE, "Function", ("args",)
+    kind, name, arguments, casts = POINTWISE, "Function", ("args",), True
 
     def forward(self, *arrays: Any, function: Any, given: list, context: Any) -> Any:
         self.name = function.__name__
@@ -147,7 +147,7 @@ class _Call(Op):
             y = function.forward(*args) if function.setup_context else function.forward(context, *args)
             if function.setup_context:
                 function.setup_context(context, tuple(args), y)
-        self.save(*[x if x is None else x.array for x in context.saved_tensors])
+        self.save(statistics=tuple([x if x is None else x.array for x in context.saved_tensors]))
         context.saved_tensors = ()  # backward frees what `save` keeps
         y = y if isinstance(y, tuple) else (y,)
         context.constant = tuple([i for i, x in enumerate(y) if any(x is one for one in context.constant)])
@@ -157,12 +157,12 @@ class _Call(Op):
 
     def backward(self, *dy: Any) -> Any:
         context = self.context
-        context.saved_tensors = tuple([x if x is None else Tensor(x) for x in self.saved])
+        context.saved_tensors = tuple([x if x is None else Tensor(x) for x in self.statistics])
         absent = [Tensor(self.xp.zeros(*made)) if context.materializes else None for made in self.made]
         with no_grad():
             found = self.function.backward(context, *[a if g is None else Tensor(g) for g, a in zip(dy, absent)])
         context.saved_tensors = ()
         found = found if isinstance(found, tuple) else (found,)
-        found = tuple([g if g is None else g.array for g, a in zip(found, self.given) if a is _Call])
-        self.targets = tuple([t if g is not None else None for g, t in zip(found, self.targets)])
-        return found
+        found = [g for g, a in zip(found, self.given) if a is _Call]
+        self.targets = tuple([None if g is None else t for g, t in zip(found, self.targets)])
+        return tuple([g if g is None or t is None else g.to(t.dtype).array for g, t in zip(found, self.targets)])

@@ -17,13 +17,12 @@ from ...backend.devices import Device
 from ...dtypes import float32, float64
 from ...precision import POINTWISE, store, widen
 from ...tensor import Tensor
-from ..activation import relu
-from ..pointwise import add, clamp, mul, numeric
-from ..shape import chunk, reshape
+from ..pointwise import mul, numeric
+from ..shape import chunk
 from ..unary import Unary, sigmoid, sigmoid_of, unary
 
 __all__ = ["acos", "asin", "atan", "ceil", "celu", "cosh", "elu", "erf", "expm1", "floor", "gelu", "glu"]
-__all__ += ["hardsigmoid", "hardswish", "hardtanh", "log1p", "log2", "log10", "logsigmoid", "mish", "prelu", "relu6"]
+__all__ += ["hardsigmoid", "hardswish", "hardtanh", "log1p", "log2", "log10", "logsigmoid", "mish", "relu6"]
 __all__ += ["round", "selu", "sinh", "softplus", "softsign", "tan", "threshold", "trunc"]
 
 
@@ -209,19 +208,6 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 def relu6(input: Tensor) -> Tensor:
     """input limited to [0, 6]; its gradient at 0 and 6 is 0."""
     return hardtanh(floating("relu6", "input", input), 0.0, 6.0)
-
-
-def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """input where positive, else weight * input: one weight, or one for each channel (axis 1).
-
-    ValueError for other numbers of weights.
-    """
-    x, w = floating("prelu", "input", input), floating("prelu", "weight", weight)
-    channels = x.shape[1] if x.ndim > 1 else 1
-    if w.ndim > 1 or w.numel() not in (1, channels):
-        raise ValueError(f"prelu: expected `weight` to have 1 element or {channels}, got shape {w.shape}")
-    w = reshape(w, (1, -1, *[1] * (x.ndim - 2)) if w.numel() > 1 else ())
-    return add(relu(x), mul(w, clamp(x, max=0)))  # one of the two is 0, so the sum rounds nothing
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:

@@ -24,7 +24,7 @@ class LRScheduler(_Schedule):
 
 
 _LRScheduler = LRScheduler
-for _name in [name for name in _optim.__all__ if name.endswith(("LR", "Restarts", "Plateau"))]:
+for _name in [name for name in _optim.__all__ if name.endswith(("LR", "Restarts", "Plateau")) and name != "SWALR"]:
     _base = getattr(_optim, _name)
     globals()[_name] = type(_name, (LRScheduler, _base), {"__module__": __name__, "__doc__": _base.__doc__})
 fill(globals(), "torch.optim.lr_scheduler", {})
