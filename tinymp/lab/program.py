@@ -74,10 +74,10 @@ def started(program: str, arguments: list[str], module: bool) -> AbstractContext
 def as_if(program: str | None, arguments: list[str], *paths: str) -> Iterator[None]:
     """Within the block, sys.argv and sys.path are as if Python had been started with a program; None: only the path."""
     argv, before = sys.argv, sys.path
-    sys.path = [*dict.fromkeys([*paths, *before])]
-    if program is not None:
-        sys.argv = [program, *arguments]
     try:
+        sys.path = [*dict.fromkeys([*paths, *before])]
+        if program is not None:
+            sys.argv = [program, *arguments]
         yield
     finally:
         sys.argv, sys.path = argv, before
