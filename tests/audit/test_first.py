@@ -63,6 +63,18 @@ CASES = {
         "such as 1e-4",
         lambda z: ((z * z + 1e-4) ** 0.5).float().mean(),
     ),
+    "a reciprocal root": (
+        lambda z: ops.rsqrt(z * z + 1e-6).float().mean(),
+        "`input` of rsqrt (test_first.py:",
+        "such as 1e-4",
+        lambda z: ops.rsqrt(z * z + 1e-4).float().mean(),
+    ),
+    "a logarithm": (
+        lambda z: ops.log(ops.sigmoid(z - 16.0)).float().mean(),
+        "`input` of log (test_first.py:",
+        "use log_softmax, logsigmoid, or a loss that is given logits",
+        lambda z: ops.logsigmoid(z - 16.0).float().mean(),
+    ),
     "a quotient": (
         lambda z: (z.sum(-1) * 1e-3 / (z * z).sum(-1).clamp(1e-6)).float().mean(),
         "of div (test_first.py:",

@@ -8,11 +8,12 @@ from ...optim.schedule import Schedule as _Schedule
 from ..space import fill
 
 
-class LRScheduler(_Schedule):
-    """The base of schedules. A program of PyTorch's calls `step()` without the results of steps: the rate stays where
-    the optimizer was stepped once since the last call, by a scaler that skipped its step.
+class _Following:
+    """PyTorch's step. Programs call it without the results of steps: then the rate stays where the optimizer was
+    stepped once since the last call, by a scaler that skipped the step.
     """
 
+    optimizer: Any
     _seen = 0
 
     def step(self, *args: Any, **options: Any) -> None:
@@ -20,7 +21,11 @@ class LRScheduler(_Schedule):
         made, last = getattr(self.optimizer, "made", (0, None))
         args += (last,) if made - self._seen == 1 and last == _StepResult.SKIPPED else ()
         self._seen = made
-        super().step(*args, **options)
+        super().step(*args, **options)  # type: ignore[misc]
+
+
+class LRScheduler(_Following, _Schedule):
+    """The base of schedules."""
 
 
 _LRScheduler = LRScheduler
