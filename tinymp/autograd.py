@@ -342,9 +342,9 @@ class Op:
         return dxs
 
     def __copy__(self) -> Op:
-        twin = type(self)()
-        vars(twin).update(vars(self))
-        return twin
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        return made
 
     def __reduce__(self) -> Any:
         raise TypeError(f"{self.name}: the result of an op cannot be copied or pickled; write x.detach().clone()")

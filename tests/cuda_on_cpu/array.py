@@ -411,7 +411,9 @@ class ndarray:
         return ndarray._view(self._a.squeeze(axis), self)
 
     def diagonal(self, offset=0, axis1=0, axis2=1):
-        return ndarray._view(self._a.diagonal(offset, axis1, axis2), self)
+        y = self._a.diagonal(offset, axis1, axis2)
+        y.flags.writeable = self._a.flags.writeable  # CuPy's can be written to, NumPy's not
+        return ndarray._view(y, self)
 
     def astype(self, dtype, order="K", casting=None, subok=None, copy=True):
         if casting is not None or subok is not None:

@@ -13,8 +13,8 @@ from docs.generate import op_classes
 from tinymp.fast.cpu import threads
 
 OPS = {f"{op.__module__}.{op.__qualname__}": op for op in op_classes() if hasattr(op, "kind")}
-# a hook, two devices, a scaler, processes; a program's own
-NOT_CALLED = {"BackwardHook", "Move", "ScaleLoss", "SyncBatchNormOp", "_Call"}
+# a hook, two devices, a scaler, processes; a program's own, the outputs of a backward pass
+NOT_CALLED = {"BackwardHook", "Move", "ScaleLoss", "SyncBatchNormOp", "_Call", "_Outputs"}
 
 SHOWN = {"threads": "conv2d", "batch": "sum", "BLAS": "matmul", "NumPy": "exp"}  # where else nothing was measured
 

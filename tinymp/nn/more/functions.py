@@ -54,7 +54,7 @@ class CELU(Function, op=ops.celu):
 
 
 class Threshold(Function, op=ops.threshold):
-    """x where above threshold, else value. See `ops.threshold`."""
+    """value where x is at most threshold, else x. See `ops.threshold`."""
 
 
 class GLU(Function, op=ops.glu):

@@ -116,16 +116,16 @@ class Hardtanh(Op):
 
 
 class Threshold(Op):
-    """y = x where x > threshold, else value;  dx = dy where x > threshold, else 0."""
+    """y = value where x <= threshold, else x;  dx = 0 there, else dy."""
 
     kind = POINTWISE
 
     def forward(self, x: Array, *, threshold: float, value: float) -> Array:
         self.save(x)
-        return self.device.where(widen(x) > threshold, x, x.dtype.type(value))
+        return self.device.where(widen(x) <= threshold, x.dtype.type(value), x)
 
     def backward(self, dy: Array) -> Array:
-        return self.device.select(widen(self.saved[0]) > self.threshold, dy)
+        return self.device.select(self.xp.logical_not(widen(self.saved[0]) <= self.threshold), dy)
 
 
 class ELU(Unary):
@@ -188,7 +188,7 @@ def hardtanh(input: Tensor, min_val: Any = -1.0, max_val: Any = 1.0) -> Tensor:
 
 
 def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
-    """input where it is above threshold, else value. ValueError for a value that input's dtype cannot hold."""
+    """value where input is at most threshold, else input. ValueError for a value that input's dtype cannot hold."""
     x, least = floating("threshold", "input", input), number("threshold", "threshold", threshold)
     return Threshold.apply(x, threshold=least, value=constant("threshold", "value", value, x.dtype))
 
