@@ -54,6 +54,7 @@ _NAMES = {
         WeightedRandomSampler""",
     "data.more.sequences": "pad_sequence",
     "nn.more.attention": "MultiheadAttention",
+    "nn.more.average": "AveragedModel get_ema_avg_fn get_swa_avg_fn update_bn",
     "nn.more.backward_hook": "hooks.WatchedBackward",
     "nn.more.containers": "ModuleDict ParameterDict ParameterList",
     "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d CELU CTCLoss
@@ -94,10 +95,9 @@ _NAMES = {
     "ops.more.sort": "argsort sort topk",
     "ops.more.unary": """acos asin atan ceil celu cosh elu erf expm1 floor gelu glu hardsigmoid hardswish hardtanh log10
         log1p log2 logsigmoid mish relu6 round selu sinh softplus softsign tan threshold trunc""",
-    "optim.more.average": "AveragedModel SWALR get_ema_avg_fn get_swa_avg_fn update_bn",
     "optim.more.rules": "Adadelta Adagrad Adamax NAdam RAdam RMSprop",
     "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LinearLR MultiStepLR MultiplicativeLR
-        OneCycleLR PolynomialLR ReduceLROnPlateau SequentialLR""",
+        OneCycleLR PolynomialLR ReduceLROnPlateau SWALR SequentialLR""",
     "vision.boxes": """ops.batched_nms ops.box_iou ops.clip_boxes_to_image ops.decode_boxes ops.encode_boxes ops.nms
         ops.remove_small_boxes""",
     "vision.roi": "ops.roi_align ops.roi_pool",

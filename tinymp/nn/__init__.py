@@ -20,6 +20,7 @@ _name_all(globals())
 
 if TYPE_CHECKING:
     from .more.attention import *
+    from .more.average import *
     from .more.containers import *
     from .more.functions import *
     from .more.group_norm import *

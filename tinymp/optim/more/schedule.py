@@ -16,7 +16,7 @@ from ..result import StepResult, any_applied
 from ..schedule import LambdaLR, Schedule
 
 __all__ = ["ConstantLR", "CosineAnnealingWarmRestarts", "ExponentialLR", "LinearLR", "MultiStepLR"]
-__all__ += ["MultiplicativeLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR"]
+__all__ += ["SWALR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR"]
 
 
 def _milestones(op: str, milestones: Any) -> list[int]:
@@ -307,6 +307,43 @@ class ReduceLROnPlateau(Schedule):
         vars(self).update(counts, best=float(best))
         for group, rate in zip(self.optimizer.param_groups, rates):
             group["lr"] = rate
+
+
+class SWALR(Schedule):
+    """From the rate that a group has at the first step to swa_lr, a number or one for each group, in anneal_epochs
+    steps; anneal_strategy: "cos" or "linear". Other schedules may run before.
+    """
+
+    def __init__(
+        self, optimizer: Any, swa_lr: Any, anneal_epochs: int = 10, anneal_strategy: str = "cos", last_epoch: int = -1
+    ) -> None:
+        groups = len(getattr(optimizer, "param_groups", ()))
+        rates = listed("SWALR", "swa_lr", swa_lr) if isinstance(swa_lr, (list, tuple)) else [swa_lr] * groups
+        self.swa_lrs = [number("SWALR", "swa_lr", rate, 0) for rate in rates]
+        if len(self.swa_lrs) != groups:
+            raise ValueError(f"SWALR: expected a rate for each of {groups} groups, got {len(self.swa_lrs)}")
+        self.anneal_epochs = whole("SWALR", "anneal_epochs", anneal_epochs)
+        self.anneal_strategy = choice("SWALR", "anneal_strategy", anneal_strategy, ("cos", "linear"))
+        super().__init__(optimizer)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """See Schedule.load_state_dict. The rates stay: they are in the optimizer's state."""
+        rates = self.get_last_lr()
+        super().load_state_dict(state_dict)
+        for group, rate in zip(self.optimizer.param_groups, rates):
+            group["lr"] = rate
+
+    def _share(self, t: int) -> float:
+        """The share of swa_lr at t."""
+        part = min(t / self.anneal_epochs, 1.0) if self.anneal_epochs else 1.0
+        return part if self.anneal_strategy == "linear" else (1 - math.cos(math.pi * part)) / 2
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        now, before, after = self.optimizer.param_groups[group]["lr"], self._share(t - 1) if t else 0.0, self._share(t)
+        if before == 1:
+            return self.swa_lrs[group]
+        start = (now - before * self.swa_lrs[group]) / (1 - before)
+        return after * self.swa_lrs[group] + (1 - after) * start
 
 
 name_all(globals())

@@ -7,7 +7,7 @@ from . import functional, init, parallel, utils
 from .module import Module
 from .module import layer as _layer
 
-_LAYERS = [name for name in _nn.__all__ if name[0].isupper() and name != "PackedSequence"]
+_LAYERS = [name for name in _nn.__all__ if name[0].isupper() and name not in ("AveragedModel", "PackedSequence")]
 
 
 class DataParallel(Module):

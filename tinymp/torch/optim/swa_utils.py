@@ -2,4 +2,5 @@
 
 from ..space import fill, names
 
-fill(globals(), "torch.optim.swa_utils", names("optim", "AveragedModel SWALR get_ema_avg_fn get_swa_avg_fn update_bn"))
+_TABLE = names("nn", "AveragedModel get_ema_avg_fn get_swa_avg_fn update_bn") | names("optim", "SWALR")
+fill(globals(), "torch.optim.swa_utils", _TABLE)

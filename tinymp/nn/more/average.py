@@ -5,20 +5,18 @@ An average is made outside of every module's call, so it reads and writes FP32 m
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any
 
 from ... import ops
-from ...arguments import choice, flag, function, instance, listed, number, whole
+from ...arguments import flag, function, instance, number
 from ...grad_mode import no_grad
-from ...nn.module import Module
-from ...nn.norm import BatchNorm
 from ...tensor import Tensor
-from ..schedule import Schedule
+from ..module import Module
+from ..norm import BatchNorm
 
-__all__ = ["SWALR", "AveragedModel", "get_ema_avg_fn", "get_swa_avg_fn", "update_bn"]
+__all__ = ["AveragedModel", "get_ema_avg_fn", "get_swa_avg_fn", "update_bn"]
 
 
 def get_swa_avg_fn() -> Callable:
@@ -56,8 +54,14 @@ class AveragedModel(Module):
         return self.module(*args, **options)
 
     def update_parameters(self, model: Module) -> None:
-        """Take the weights of `model`, whose parameters and buffers are those of `module`, into the average."""
-        n = int(self.n_averaged.item())
+        """Take the weights of `model`, whose parameters and buffers are those of `module`, into the average.
+
+        ValueError for a model with other parameters or buffers.
+        """
+        instance("update_parameters", "model", model, Module)
+        n, mine, given = int(self.n_averaged.item()), self.module.state_dict(), model.state_dict()
+        if {name: x.shape for name, x in mine.items()} != {name: x.shape for name, x in given.items()}:
+            raise ValueError(f"update_parameters: expected the entries {', '.join(mine)}, got {', '.join(given)}")
         with no_grad():
             for average, weight in zip(self.module.parameters(), model.parameters(), strict=True):
                 average.copy_(self.avg_fn(average, weight, n) if n else weight)
@@ -69,8 +73,11 @@ class AveragedModel(Module):
 
 def update_bn(loader: Iterable, model: Module, device: Any = None) -> None:
     """Set the running statistics of the model's batch norms to the means over a loader's batches: Tensors, or tuples or
-    lists that begin with one.
+    lists that begin with one. TypeError for another loader or model.
     """
+    if not isinstance(loader, Iterable):
+        raise TypeError(f"update_bn: expected `loader` to be iterable, got {type(loader).__name__}")
+    instance("update_bn", "model", model, Module)
     layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
     kept = [(layer, layer.momentum) for layer in layers]
     training = model.training
@@ -87,40 +94,3 @@ def update_bn(loader: Iterable, model: Module, device: Any = None) -> None:
         for layer, momentum in kept:
             layer.momentum = momentum
         model.train(training)
-
-
-class SWALR(Schedule):
-    """From the rate that a group has at the first step to swa_lr, a number or one for each group, in anneal_epochs
-    steps; anneal_strategy: "cos" or "linear". Other schedules may run before.
-    """
-
-    def __init__(
-        self, optimizer: Any, swa_lr: Any, anneal_epochs: int = 10, anneal_strategy: str = "cos", last_epoch: int = -1
-    ) -> None:
-        groups = len(getattr(optimizer, "param_groups", ()))
-        rates = listed("SWALR", "swa_lr", swa_lr) if isinstance(swa_lr, (list, tuple)) else [swa_lr] * groups
-        self.swa_lrs = [number("SWALR", "swa_lr", rate, 0) for rate in rates]
-        if len(self.swa_lrs) != groups:
-            raise ValueError(f"SWALR: expected a rate for each of {groups} groups, got {len(self.swa_lrs)}")
-        self.anneal_epochs = whole("SWALR", "anneal_epochs", anneal_epochs)
-        self.anneal_strategy = choice("SWALR", "anneal_strategy", anneal_strategy, ("cos", "linear"))
-        super().__init__(optimizer)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """See Schedule.load_state_dict. The rates stay: they are in the optimizer's state."""
-        rates = self.get_last_lr()
-        super().load_state_dict(state_dict)
-        for group, rate in zip(self.optimizer.param_groups, rates):
-            group["lr"] = rate
-
-    def _share(self, t: int) -> float:
-        """The share of swa_lr at t."""
-        part = min(t / self.anneal_epochs, 1.0) if self.anneal_epochs else 1.0
-        return part if self.anneal_strategy == "linear" else (1 - math.cos(math.pi * part)) / 2
-
-    def rate(self, base: float, t: int, group: int) -> float:
-        now, before, after = self.optimizer.param_groups[group]["lr"], self._share(t - 1) if t else 0.0, self._share(t)
-        if before == 1:
-            return self.swa_lrs[group]
-        start = (now - before * self.swa_lrs[group]) / (1 - before)
-        return after * self.swa_lrs[group] + (1 - after) * start
