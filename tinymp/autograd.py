@@ -341,14 +341,6 @@ class Op:
             self.saved, self.statistics = None, ()
         return dxs
 
-    def __copy__(self) -> Op:
-        made = object.__new__(type(self))
-        vars(made).update(vars(self))
-        return made
-
-    def __reduce__(self) -> Any:
-        raise TypeError(f"{self.name}: the result of an op cannot be copied or pickled; write x.detach().clone()")
-
     @property
     def needs(self) -> tuple[bool, ...]:
         """Which arguments require a gradient; () where none does."""

@@ -79,9 +79,8 @@ class Weights(Tensor):
 
     def __setstate__(self, state: tuple) -> None:
         """For copy and pickle: the two arrays as they were, the working copy read-only again, and no gradient."""
-        for name, value in state[1].items():
+        for name, value in {**state[1], "grad_array": None, "grad_scale": 1.0}.items():
             setattr(self, name, _writeable(value))
-        self.zero_grad()
         self.lock()
 
     def lock(self, locked: bool = True) -> None:

@@ -116,6 +116,11 @@ class Tensor(Variable):
             parts.append("requires_grad=True")
         return f"tensor({', '.join(parts)})"
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self.grad_fn is not None:
+            raise TypeError(f"{self.grad_fn.name}: its result cannot be copied or pickled; write x.detach().clone()")
+        return super().__reduce_ex__(protocol)
+
     # ---- leaving the graph
 
     numbers = property(lambda self: self.array, doc="The array that `numpy`, `item`, `tolist` and prints read.")

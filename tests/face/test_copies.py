@@ -222,13 +222,16 @@ r = y.grad, y.requires_grad""",
     ),
     "result": (
         "y = copy.deepcopy(w*2); r = y.requires_grad",
-        "TypeError: mul: the result of an op cannot be copied or pickled; write x.detach().clone()",
+        "TypeError: mul: its result cannot be copied or pickled; write x.detach().clone()",
     ),
     "result pickle": (
         "y = pickle.loads(pickle.dumps(w*2)); r = y.requires_grad, y.is_leaf",
-        "TypeError: mul: the result of an op cannot be copied or pickled; write x.detach().clone()",
+        "TypeError: mul: its result cannot be copied or pickled; write x.detach().clone()",
     ),
-    "result copy": ("h = w*2; y = copy.copy(h); r = y.requires_grad, y.is_leaf", [True, False]),
+    "result copy": (
+        "h = w*2; y = copy.copy(h); r = y.requires_grad, y.is_leaf",
+        "TypeError: mul: its result cannot be copied or pickled; write x.detach().clone()",
+    ),
     "views deepcopy": ("a, b = copy.deepcopy([x, x[0]]); a.add_(1); r = b", [1.0, 2.0]),
     "attribute": (
         "x.note = 3; y = copy.deepcopy(x); r = y.note",

@@ -24,7 +24,7 @@ LEFT_OUT = {
     "*.cast_storage Tensor.result Tensor.require_outside_graph": "Policy.cast and Op.apply",
     "Parameter.cast_to Parameter.moved_to Weights.lock Weights.selected Weights.write": "Module, optimizers",
     "*.overwrite": "copy_ and the other ways to write in place",
-    "*.update *.updated *.numbers *.apply *.initial *.ready *.finish *.check_options Groups.*": "the optimizer's step",
+    "*.update *.updated *.apply *.initial *.ready *.finish *.check_options Groups.*": "the optimizer's step",
     "*.rate Schedule.rate": "the schedule's step",
     "*.adjust LossScaler.look_at_limits": "the scaler's update",
     "Observer.*": "the engine: its events",

@@ -69,10 +69,6 @@ class Groups:
         """The names of a parameter's state arrays and the value with which each is filled at first."""
         return {}
 
-    def numbers(self, state: State, group: Group) -> dict[str, Any]:
-        """The numbers in a parameter's state, as its next update reads them and leaves them there."""
-        return {"step": int(state["step"]) + 1}
-
     # ---- parameters and their options
 
     _name = property(lambda self: type(self).__name__)

@@ -120,10 +120,10 @@ class Optimizer(Groups):
             running.set(update := Update(self, p))
             with explained(update):
                 g, state = p.grad_array, self.state_of(group, p)
-                counts = {"since": int(state.get("since", 0)), **(numbers := self.numbers(state, group))}
+                counts = {"step": int(state["step"]) + 1, "since": int(state.get("since", 0))}
                 arrays = {name: rows_of(state[name], g) for name in self.initial(group)}
                 w, new = self.updated(rows_of(p.master, g), values_of(g), p.grad_scale, arrays, counts, group)
-                state.update(numbers)
+                state["step"] = counts["step"]
                 for name, array in new.items():
                     if array is not state[name]:  # FP16 state, or rows
                         put(state[name], with_values(g, array))

@@ -166,14 +166,18 @@ class NAdam(_Adam):
 
     __init__ = options(lr=2e-3, **USUAL, momentum_decay=4e-3, decoupled_weight_decay=False, maximize=False)
 
-    def numbers(self, state: State, group: Group) -> dict[str, Any]:
-        t = int(state["step"])
-        if (product := state.get("mu_product")) is None:  # the first update, or a state that was saved without it
-            product = prod(_mu(group, i) for i in range(1, t + 1))
-        return {**super().numbers(state, group), "mu_product": product * _mu(group, t + 1)}
+    def _update_all(self, ready: list) -> None:
+        for group, p in ready:
+            state = self.state_of(group, p)
+            t = int(state["step"])
+            if (product := state.get("mu_product")) is None:  # the first update, or a state that was saved without it
+                product = prod(_mu(group, i) for i in range(1, t + 1))
+            self._product = product * _mu(group, t + 1)
+            super()._update_all([(group, p)])
+            state["mu_product"] = self._product
 
     def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
-        xp, t, lr, product = backend.of(w).xp, state["step"], group["lr"], state["mu_product"]
+        xp, t, lr, product = backend.of(w).xp, state["step"], group["lr"], self._product
         w, g = self._decayed(w, g, state, group)
         d = xp.sqrt(self._squares(g, state, group) / (1 - group["betas"][1] ** t)) + group["eps"]
         mu, following = _mu(group, t), _mu(group, t + 1)
