@@ -55,20 +55,22 @@ _NAMES = {
     "nn.more.attention": "MultiheadAttention",
     "nn.more.backward_hook": "hooks.WatchedBackward",
     "nn.more.containers": "ModuleDict ParameterDict ParameterList",
-    "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d CTCLoss
-        ConstantPad2d Dropout1d Dropout2d ELU GELU GLU Hardswish Hardtanh HuberLoss KLDivLoss LocalResponseNorm
-        LogSigmoid MaxPool1d Mish PReLU PixelShuffle ReLU6 ReflectionPad1d ReflectionPad2d ReplicationPad1d
-        ReplicationPad2d SmoothL1Loss Softplus Unflatten Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad2d""",
+    "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d CELU CTCLoss
+        ConstantPad2d Dropout1d Dropout2d ELU GELU GLU Hardsigmoid Hardswish Hardtanh HuberLoss KLDivLoss
+        LocalResponseNorm LogSigmoid MaxPool1d Mish PReLU PixelShuffle ReLU6 ReflectionPad1d ReflectionPad2d
+        ReplicationPad1d ReplicationPad2d SELU SmoothL1Loss Softplus Softsign Threshold Unflatten Upsample
+        UpsamplingBilinear2d UpsamplingNearest2d ZeroPad2d""",
     "nn.more.group_norm": "GroupNorm InstanceNorm1d InstanceNorm2d RMSNorm",
     "nn.more.init": "init.dirac_ init.eye_ init.orthogonal_ init.trunc_normal_",
     "nn.more.keep": "hooks.call_kept module.policies_kept",
     "nn.more.layers": "EmbeddingBag LazyLinear",
     "nn.more.recurrent": "GRU GRUCell LSTMCell RNN RNNCell",
+    "nn.more.reparametrised": "remove_spectral_norm remove_weight_norm spectral_norm weight_norm",
     "nn.more.transformer": """Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder
         TransformerEncoderLayer""",
     "nn.more.utils": """PackedSequence pack_padded_sequence pack_sequence pad_packed_sequence parameters_to_vector
         vector_to_parameters""",
-    "ops.more.arithmetic": """addcdiv addcmul addmm atan2 cdist cosine_similarity dot floor_divide fmod lerp mv
+    "ops.more.arithmetic": """addcdiv addcmul addmm atan2 cdist cosine_similarity diff dot floor_divide fmod lerp mv
         normalize outer pairwise_distance pointwise.div_rounded remainder""",
     "ops.more.attention": "scaled_dot_product_attention",
     "ops.more.ctc": "ctc_loss",
@@ -89,7 +91,8 @@ _NAMES = {
         roll swapaxes take_along_dim tile tril triu unbind unflatten vstack""",
     "ops.more.sort": "argsort sort topk",
     "ops.more.unary": """acos asin atan ceil celu cosh elu erf expm1 floor gelu glu hardsigmoid hardswish hardtanh log10
-        log1p log2 logsigmoid mish prelu relu6 round selu sinh softplus softsign tan trunc""",
+        log1p log2 logsigmoid mish prelu relu6 round selu sinh softplus softsign tan threshold
+        trunc""",
     "optim.more.rules": "Adadelta Adagrad Adamax NAdam RAdam RMSprop",
     "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LinearLR MultiStepLR MultiplicativeLR
         OneCycleLR PolynomialLR ReduceLROnPlateau SequentialLR""",

@@ -10,11 +10,13 @@ from __future__ import annotations
 import builtins as _builtins
 import math as _math
 import warnings as _warnings
+from types import FunctionType as _FunctionType
 from typing import Any, ClassVar
 
 import numpy as _np
 
 from .. import backend
+from .. import ops as _ops
 from ..backend import __version__
 from ..backend import manual_seed as _manual_seed
 from ..backend.extras import held as _held
@@ -26,6 +28,7 @@ from . import accepted, different, methods
 from .device import device, install
 from .methods import is_floating_point as is_floating_point
 from .methods import t as t
+from .nn import functional as _functional
 from .space import fill as _fill
 from .types import *
 
@@ -34,22 +37,18 @@ different.install()
 install()
 methods.install()
 
-# The functions that PyTorch has at its top and tinymp in `ops`; what is not here stands in nn.functional alone
-_FUNCTIONS = """
-    abs acos adaptive_avg_pool1d add addcdiv addcmul addmm all allclose amax amin any arange argmax argmin argsort
-    asin atan atan2 avg_pool1d batch_norm bernoulli binary_cross_entropy_with_logits bincount bmm broadcast_to cat
-    cdist ceil celu chunk clamp clip conv1d conv2d conv_transpose1d conv_transpose2d cos cosh cosine_similarity
-    count_nonzero ctc_loss cumprod cumsum diag diagonal div dot dropout einsum embedding embedding_bag empty
-    empty_like eq equal erf exp expm1 eye flatten flip floor floor_divide fmod full full_like gather ge group_norm
-    gt hstack index_add index_put index_select instance_norm isclose isfinite isinf isnan kl_div layer_norm le lerp
-    linspace log log10 log1p log2 log_softmax logical_and logical_not logical_or logical_xor logsumexp lt
-    masked_fill masked_select matmul max max_pool1d max_pool2d maximum mean meshgrid min minimum mm movedim mul
-    multinomial mv narrow ne neg nonzero norm normal ones ones_like outer permute pixel_shuffle pow prelu prod rand
-    rand_like randint randn randn_like randperm reciprocal relu remainder repeat_interleave reshape rms_norm roll
-    round rsqrt scatter selu sigmoid sign sin sinh softmax sort split sqrt square squeeze stack std sub sum swapaxes
-    take_along_dim tan tanh tile topk transpose tril triu trunc unbind unflatten unique unsqueeze var vstack zeros
-    zeros_like
+# The functions of `ops`, but for those that PyTorch has in nn.functional alone and those that it has not
+_ELSEWHERE = """
+    batched_nms bind box_iou clip_boxes_to_image contiguous decode_boxes encode_boxes expand getitem gru_cell gru_layer
+    in_place lstm_cell lstm_layer nms remove_small_boxes repeat roi_align roi_pool setitem view where
 """
+_ELSEWHERE += _functional.ALONE
+_IN_PLACE = """
+    abs_ acos_ asin_ atan_ ceil_ celu_ clamp_ clip_ cos_ cosh_ erf_ exp_ expm1_ floor_ log_ log10_ log1p_ log2_ neg_
+    reciprocal_ relu_ round_ rsqrt_ selu_ sigmoid_ sin_ sinh_ sqrt_ square_ tan_ tanh_ threshold_ trunc_
+"""
+_FUNCTIONS = [n for n in dir(_ops) if n not in vars(_ops) or isinstance(vars(_ops)[n], _FunctionType)]
+_FUNCTIONS = [n for n in _FUNCTIONS if n[0] != "_" and n not in _ELSEWHERE.split()] + _IN_PLACE.split()
 _ALIASES = {**methods.ALIASES, "concat": "cat", "concatenate": "cat", "row_stack": "vstack", "spmm": "mm"}
 _PARTS = "accelerator amp autograd backends cuda distributions nn optim serialization utils"
 
@@ -177,7 +176,7 @@ _fill(
     globals(),
     "torch",
     {
-        **{name: f"ops.{name}" for name in _FUNCTIONS.split()},
+        **{name: f"ops.{name}" for name in _FUNCTIONS},
         **{a: f"ops.{b}" for a, b in _ALIASES.items()},
         **{a: f"torch.{b}" for a, b in _HELD.items()},
     },

@@ -213,6 +213,11 @@ def _stride(x: Tensor, dim: Any) -> Any:
     return steps if dim is None else steps[dim]
 
 
+def _check_input_dim(module: Any, input: Tensor) -> None:
+    if input.ndim not in module.layouts:
+        raise ValueError(f"expected input {' or '.join(module.layouts.values())}, got shape {input.shape}")
+
+
 MODULE: dict[str, Any] = {
     "cuda": lambda module, device=None: module.to("gpu"),
     "cpu": lambda module: module.to("cpu"),
@@ -220,6 +225,8 @@ MODULE: dict[str, Any] = {
     "double": lambda module: Policy("FP64", storage=np.dtype(float)).cast(module),
     "get_parameter": lambda module, target: dict(module.named_parameters())[target],
     "get_submodule": lambda module, target: dict(module.named_modules())[target],
+    "flatten_parameters": lambda module: None,
+    "_check_input_dim": _check_input_dim,
     "_get_name": lambda module: type(module).__name__,
 }
 

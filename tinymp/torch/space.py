@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..arguments import no_attribute
+from ..ops import in_place
 from . import different
 
 try:
@@ -23,15 +24,20 @@ def fill(module: dict[str, Any], title: str, table: dict[str, str], parts: str =
     here, root = module["__name__"], __package__.partition(".")[0]
     module.setdefault("__path__", [])  # imports ask `different` for the modules that PyTorch has inside this one
     below = {name for name in parts.split() if find_spec(f"{here}.{name}") is not None}
+    inside = different.INSIDE.get(title.removeprefix("torch."), "").split()
 
     def __getattr__(name: str) -> Any:
-        if name in below:
+        if name in below or name in inside:
             return import_module(f"{here}.{name}")
         if name not in table:
-            said = different.why(f"{title}.{name}") or (hints.why(title, name) if hints else "")
+            if (path := f"{title}.{name}".partition(".")[2]) in different.PRESENT or different.reason(path):
+                return different.absent(path)
+            said = hints.why(title, name) if hints else ""
             raise no_attribute(f"{title} has no attribute '{name}' in tinymp{said}")
         owner, _, last = table[name].rpartition(".")
-        module[name] = found = getattr(import_module(f"{root}.{owner}"), last)
+        made = last[-1] == "_" and owner == "ops"  # relu_, which writes what relu gives
+        found = getattr(import_module(f"{root}.{owner}"), last.rstrip("_") if made else last)
+        module[name] = found = in_place(found) if made else found
         return found
 
     def __dir__() -> list[str]:

@@ -13,7 +13,7 @@ from ..init import parameter
 from ..module import Module
 
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d"]
-__all__ += ["CTCLoss", "ConstantPad2d"]
+__all__ += ["CELU", "CTCLoss", "ConstantPad2d", "Hardsigmoid", "SELU", "Softsign", "Threshold"]
 __all__ += ["ELU", "GELU", "GLU", "Dropout1d", "Dropout2d", "Hardswish", "Hardtanh", "HuberLoss", "KLDivLoss"]
 __all__ += ["LocalResponseNorm", "LogSigmoid", "MaxPool1d", "Mish", "PReLU", "PixelShuffle", "ReLU6"]
 __all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "SmoothL1Loss", "Softplus"]
@@ -30,6 +30,26 @@ class Hardtanh(Function, op=ops.hardtanh):
 
 class Hardswish(Function, op=ops.hardswish):
     """x min(max(x + 3, 0), 6) / 6. See `ops.hardswish`."""
+
+
+class Hardsigmoid(Function, op=ops.hardsigmoid):
+    """min(max(x + 3, 0), 6) / 6. See `ops.hardsigmoid`."""
+
+
+class SELU(Function, op=ops.selu):
+    """1.0507 x where positive, else 1.7581 (exp(x) - 1). See `ops.selu`."""
+
+
+class CELU(Function, op=ops.celu):
+    """x where positive, else alpha * (exp(x / alpha) - 1). See `ops.celu`."""
+
+
+class Softsign(Function, op=ops.softsign):
+    """x / (1 + |x|). See `ops.softsign`."""
+
+
+class Threshold(Function, op=ops.threshold):
+    """x where it is above threshold, else value. See `ops.threshold`."""
 
 
 class ELU(Function, op=ops.elu):
@@ -117,7 +137,7 @@ class Dropout1d(Dropout, op=ops.dropout1d, without=("training",)):
 
 
 class Dropout2d(Dropout, op=ops.dropout2d, without=("training",)):
-    """In training, channels of (N, C, H, W) or (N, C, L) become zero with probability p. See `ops.dropout2d`."""
+    """In training, channels of (N, C, H, W), (N, C, L) or (N, C) become zero with probability p: `ops.dropout2d`."""
 
 
 def constant_pad(input: Tensor, padding: Any, value: float) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import axis, choice, flag, floating, name_all, number, tensor, with_axes
+from ...arguments import axis, choice, flag, floating, integers, name_all, number, tensor, with_axes
 from ...autograd import Array, Op
 from ...dtypes import HALVES
 from ...precision import POINTWISE, store, widen
@@ -14,12 +14,13 @@ from ...tensor import Tensor
 from ..dot import matmul
 from ..pointwise import add, broadcastable, clamp, div, mul, numeric, operands, stored, sub, sum_to
 from ..reduce import sum as total
-from ..shape import expand, unsqueeze
+from ..shape import cat, expand, unsqueeze
 from ..unary import promoted
 from .reduce import norm
+from .shape import narrow
 
-__all__ = ["addcdiv", "addcmul", "addmm", "atan2", "cdist", "cosine_similarity", "dot", "floor_divide", "fmod", "lerp"]
-__all__ += ["mv", "normalize", "outer", "pairwise_distance", "remainder"]
+__all__ = ["addcdiv", "addcmul", "addmm", "atan2", "cdist", "cosine_similarity", "diff", "dot", "floor_divide"]
+__all__ += ["fmod", "lerp", "mv", "normalize", "outer", "pairwise_distance", "remainder"]
 
 
 class Remainder(Op):
@@ -248,6 +249,19 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     a, b, d = expand(a, shape), expand(b, shape), axis(op, dim, max(len(shape), 1))
     unit = [div(v, clamp(norm(v, 2, d, True), least)) for v in (a, b)]
     return _like(total(mul(*unit), d), x1)
+
+
+def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
+    """The differences of neighbours along dim, taken n times, each of which leaves one place less (at least none).
+
+    prepend, append: tensors that stand before and behind input along dim.
+    """
+    x = tensor("diff", "input", input)
+    d, (times,) = axis("diff", dim, x.ndim), integers("diff", "n", n, 1, 0)
+    x = cat([part for part in (prepend, x, append) if part is not None], d)
+    for _ in range(min(times, x.shape[d])):
+        x = sub(narrow(x, d, 1, x.shape[d] - 1), narrow(x, d, 0, x.shape[d] - 1))
+    return x
 
 
 name_all(globals())

@@ -18,13 +18,14 @@ from ...dtypes import float32, float64
 from ...precision import POINTWISE, store, widen
 from ...tensor import Tensor
 from ..activation import relu
-from ..pointwise import add, clamp, mul, numeric
+from ..compare import le
+from ..pointwise import add, clamp, masked_fill, mul, numeric
 from ..shape import chunk, reshape
 from ..unary import Unary, sigmoid, sigmoid_of, unary
 
 __all__ = ["acos", "asin", "atan", "ceil", "celu", "cosh", "elu", "erf", "expm1", "floor", "gelu", "glu"]
 __all__ += ["hardsigmoid", "hardswish", "hardtanh", "log1p", "log2", "log10", "logsigmoid", "mish", "prelu", "relu6"]
-__all__ += ["round", "selu", "sinh", "softplus", "softsign", "tan", "trunc"]
+__all__ += ["round", "selu", "sinh", "softplus", "softsign", "tan", "threshold", "trunc"]
 
 
 def softplus_of(op: Op, x: Array) -> Array:
@@ -190,6 +191,12 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 def relu6(input: Tensor) -> Tensor:
     """input limited to [0, 6]; its gradient at 0 and 6 is 0."""
     return hardtanh(floating("relu6", "input", input), 0.0, 6.0)
+
+
+def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
+    """input where it is above threshold, else value."""
+    x, t = floating("threshold", "input", input), number("threshold", "threshold", threshold)
+    return masked_fill(x, le(x, t), value)
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
