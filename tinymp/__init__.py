@@ -37,14 +37,10 @@ _NAMES = {
         PURE_FP16 TF32_AMPERE""",
     "study.sums": "precision.Fp64",
     "study.tensor_core": "tensor_core",
-    "audit": "audit",
+    **{package: package for package in ("audit", "course", "lab", "models", "parallel")},
     "audit.bytes": "saved_nbytes",
     "gpu.capture": "capture",
     "checkpoint": "Checkpointer load load_weights save save_weights",
-    "course": "course",
-    "lab": "lab",
-    "models": "models",
-    "parallel": "parallel",
     "parallel.batches": "data.loader.SharedBatches",
     "sparse": "SparseRows",
     "torch.convert": "from_torch",
@@ -58,7 +54,7 @@ _NAMES = {
     "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d CELU CTCLoss
         ConstantPad2d Dropout1d Dropout2d ELU GELU GLU Hardsigmoid Hardswish Hardtanh HuberLoss KLDivLoss
         LocalResponseNorm LogSigmoid MaxPool1d Mish PReLU PixelShuffle ReLU6 ReflectionPad1d ReflectionPad2d
-        ReplicationPad1d ReplicationPad2d SELU SmoothL1Loss Softplus Softsign Threshold Unflatten Upsample
+        ReplicationPad1d ReplicationPad2d SELU SmoothL1Loss Softplus Softsign Threshold Unflatten Unfold Upsample
         UpsamplingBilinear2d UpsamplingNearest2d ZeroPad2d""",
     "nn.more.group_norm": "GroupNorm InstanceNorm1d InstanceNorm2d RMSNorm",
     "nn.more.init": "init.dirac_ init.eye_ init.orthogonal_ init.trunc_normal_",

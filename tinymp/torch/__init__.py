@@ -28,7 +28,6 @@ from . import accepted, different, methods
 from .device import device, install
 from .methods import is_floating_point as is_floating_point
 from .methods import t as t
-from .nn import functional as _functional
 from .space import fill as _fill
 from .types import *
 
@@ -42,11 +41,8 @@ _ELSEWHERE = """
     batched_nms bind box_iou clip_boxes_to_image contiguous decode_boxes encode_boxes expand getitem gru_cell gru_layer
     in_place lstm_cell lstm_layer nms remove_small_boxes repeat roi_align roi_pool setitem view where
 """
-_ELSEWHERE += _functional.ALONE
-_IN_PLACE = """
-    abs_ acos_ asin_ atan_ ceil_ celu_ clamp_ clip_ cos_ cosh_ erf_ exp_ expm1_ floor_ log_ log10_ log1p_ log2_ neg_
-    reciprocal_ relu_ round_ rsqrt_ selu_ sigmoid_ sin_ sinh_ sqrt_ square_ tan_ tanh_ threshold_ trunc_
-"""
+_ELSEWHERE += methods.FUNCTIONAL
+_IN_PLACE = "abs_ celu_ clamp_ exp_ log_ neg_ reciprocal_ relu_ round_ selu_ sigmoid_ sqrt_ square_ tanh_ threshold_"
 _FUNCTIONS = [n for n in dir(_ops) if n not in vars(_ops) or isinstance(vars(_ops)[n], _FunctionType)]
 _FUNCTIONS = [n for n in _FUNCTIONS if n[0] != "_" and n not in _ELSEWHERE.split()] + _IN_PLACE.split()
 _ALIASES = {**methods.ALIASES, "concat": "cat", "concatenate": "cat", "row_stack": "vstack", "spmm": "mm"}
@@ -126,9 +122,7 @@ def where(condition: _Tensor, *values: Any) -> Any:
     return _held("ops.where")(condition, *values) if values else _held("ops.nonzero")(condition, as_tuple=True)
 
 
-def numel(input: _Tensor) -> _builtins.int:
-    """The number of elements."""
-    return input.numel()
+numel = _Tensor.numel
 
 
 def get_default_dtype() -> Any:
@@ -147,23 +141,6 @@ def compile(model: Any = None, **options: Any) -> Any:
     return (lambda function: function) if model is None else model
 
 
-def get_num_threads() -> _builtins.int:
-    """1: tinymp has no threads of its own. How many NumPy's BLAS uses is a setting of the BLAS."""
-    return 1
-
-
-def _accepts(name: str) -> Any:
-    def function(*args: Any, **options: Any) -> None:
-        pass
-
-    function.__name__, function.__doc__ = name, "Accepted and without effect: no result depends on it here."
-    return function
-
-
-set_num_threads, set_printoptions, set_float32_matmul_precision, use_deterministic_algorithms = map(
-    _accepts,
-    ("set_num_threads", "set_printoptions", "set_float32_matmul_precision", "use_deterministic_algorithms"),
-)
 get_rng_state, set_rng_state = backend.get_rng_state, backend.set_rng_state
 finfo, iinfo = _np.finfo, _np.iinfo
 

@@ -19,6 +19,7 @@ from ..backend.extras import held
 from ..dtypes import float32, float64
 from ..grad_mode import is_grad_enabled, no_grad
 from ..nn import Module
+from ..optim.schedule import Schedule
 from ..tensor import Gradient, Tensor, from_numpy
 from . import methods
 from .space import hints
@@ -45,25 +46,9 @@ IGNORED = {
     "recompute_scale_factor": "interpolate",
     "sparse_grad": "gather",
 }
-# Positions that PyTorch has behind those of tinymp, and who has them; "device dtype" for all other layers
-_EMBEDDING = "max_norm norm_type scale_grad_by_freq"
-POSITIONS = {
-    "size_average ignore_index reduce reduction label_smoothing": "CrossEntropyLoss cross_entropy NLLLoss nll_loss",
-    "size_average reduce reduction": """BCELoss L1Loss MSELoss binary_cross_entropy l1_loss mse_loss soft_margin_loss
-        cosine_embedding_loss hinge_embedding_loss margin_ranking_loss triplet_margin_loss""",
-    "size_average reduce reduction pos_weight": "BCEWithLogitsLoss binary_cross_entropy_with_logits",
-    "size_average reduce reduction beta": "SmoothL1Loss smooth_l1_loss",
-    "size_average reduce reduction log_target": "KLDivLoss kl_div",
-    f"{_EMBEDDING} sparse _weight _freeze device dtype": "Embedding embedding",
-    f"{_EMBEDDING} mode sparse _weight include_last_offset padding_idx device dtype": "EmbeddingBag",
-    f"{_EMBEDDING} mode sparse per_sample_weights include_last_offset padding_idx": "embedding_bag",
-    "last_epoch verbose": """StepLR MultiStepLR LambdaLR MultiplicativeLR ExponentialLR CosineAnnealingLR OneCycleLR
-        LinearLR ConstantLR PolynomialLR SequentialLR CosineAnnealingWarmRestarts""",
-    "pin_memory drop_last timeout worker_init_fn multiprocessing_context generator": "DataLoader",
-    "_stacklevel dtype": "softmax log_softmax",
-}
-# The value with which an argument says nothing, where that is not None
-_NOTHING = {"norm_type": 2.0, "scale_grad_by_freq": False, "_freeze": False, "last_epoch": -1, "_stacklevel": 3}
+# The value with which an argument of PyTorch's says nothing, where that is not None
+_NOTHING = {"norm_type": 2.0, "scale_grad_by_freq": False, "_freeze": False, "last_epoch": -1}
+_EMBEDDING = ["max_norm", "norm_type", "scale_grad_by_freq"]
 # In other words
 RENAMED = {"axis": "dim", "keepdims": "keepdim", "axes": "dims"}
 _ARITHMETIC = {"add", "sub", "mul", "div", "pow", "maximum", "minimum"}
@@ -72,14 +57,23 @@ _FUNCTIONS: dict[str, set] = {}
 for _arguments, _names in IGNORED.items():
     for _argument in _arguments.split():
         _FUNCTIONS.setdefault(_argument, set()).update(_names.split())
-_BEYOND = {name: beyond.split() for beyond, names in POSITIONS.items() for name in names.split()}
 
 
 def _positions(kind: type | None, name: str, call: Callable, args: tuple, options: dict[str, Any]) -> Any:
-    """The same call with its last positions by their names in PyTorch; NotImplemented where it has not so many."""
-    named = [p.name for p in signature(kind or call).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    taken = len(named) + (kind is not None)
-    beyond = _BEYOND.get(name, ["device", "dtype"] if kind is not None and issubclass(kind, Module) else [])
+    """The same call with its last positions, which tinymp does not have, by their names in PyTorch."""
+    known = signature(kind or call).parameters.values()
+    taken = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in known) + (kind is not None)
+    named = [p.name for p in known if p.kind is p.KEYWORD_ONLY]
+    beyond = ["device", "dtype"] if kind is not None and issubclass(kind, Module) else []
+    if "reduction" in named:
+        index = ["ignore_index"] if "ignore_index" in named else []
+        beyond = ["size_average", *index, "reduce", *[x for x in named if x not in index]]
+    elif "padding_idx" in named:  # EmbeddingBag
+        beyond = [*_EMBEDDING, "mode", "sparse", "_weight", "include_last_offset", "padding_idx", *beyond]
+    elif "sparse" in named:
+        beyond = [*_EMBEDDING, "sparse", "_weight", "_freeze", *beyond]
+    elif kind is not None and issubclass(kind, Schedule):
+        beyond = ["last_epoch", "verbose"]
     more = dict(zip(beyond, args[taken:]))
     if not 0 < len(args) - taken <= len(beyond) or more.keys() & options.keys():
         return NotImplemented
@@ -158,7 +152,11 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
         return call(*args, **rest)
     if argument in RENAMED and RENAMED[argument] not in options:
         return call(*args, **rest, **{RENAMED[argument]: options[argument]})
-    if argument in ("size_average", "reduce") and name.lower().endswith(("loss", "entropy", "logits", "div")):
+    if (
+        argument in ("size_average", "reduce")
+        and isinstance(value, (bool, type(None)))
+        and name.lower().endswith(("loss", "entropy", "logits", "div"))
+    ):
         return call(*args, **_reduction(dict(options)))
     if (
         argument == "dtype"

@@ -13,7 +13,7 @@ from ..init import parameter
 from ..module import Module
 
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d"]
-__all__ += ["CELU", "CTCLoss", "ConstantPad2d", "Hardsigmoid", "SELU", "Softsign", "Threshold"]
+__all__ += ["CELU", "SELU", "CTCLoss", "ConstantPad2d", "Hardsigmoid", "Softsign", "Threshold", "Unfold"]
 __all__ += ["ELU", "GELU", "GLU", "Dropout1d", "Dropout2d", "Hardswish", "Hardtanh", "HuberLoss", "KLDivLoss"]
 __all__ += ["LocalResponseNorm", "LogSigmoid", "MaxPool1d", "Mish", "PReLU", "PixelShuffle", "ReLU6"]
 __all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "SmoothL1Loss", "Softplus"]
@@ -97,6 +97,10 @@ class UpsamplingBilinear2d(Upsample, op=ops.interpolate, without=("mode", "align
 
 class PixelShuffle(Function, op=ops.pixel_shuffle):
     """(N, C r^2, H, W) to (N, C, H r, W r) for r = upscale_factor. See `ops.pixel_shuffle`."""
+
+
+class Unfold(Function, op=ops.unfold):
+    """The windows of images as columns. See `ops.unfold`."""
 
 
 class MaxPool1d(Function, op=ops.max_pool1d, last="ceil_mode"):

@@ -157,8 +157,8 @@ def spectral_norm(
     *,
     parametrized: bool = False,
 ) -> Any:
-    """module, whose weight is divided by the largest singular value of it as a matrix (length of dim, all others), which
-    each forward in training approaches by power iterations (Miyato et al., 2018). dim: by default that of the outputs.
+    """module, whose weight is divided by its largest singular value as a matrix (length of dim, all others), which each
+    forward in training approaches by power iterations (Miyato et al., 2018). dim: by default that of the outputs.
 
     The parameter is name_orig, the buffers name_u and name_v; with parametrized, parametrizations.name.original, and
     0._u and 0._v beside it. ValueError where the module has no such Parameter.
@@ -179,7 +179,6 @@ def _removed(how: str, kind: type[Computed], module: Any, name: str) -> Any:
     hooks.pop(name).handle.remove()
     for _, part in [*places, (module, name)]:
         delattr(module, part)
-        module._persistent.pop(part, None)
     module.register_parameter(name, made)
     return module
 
