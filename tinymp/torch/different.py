@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -126,11 +126,11 @@ def reason(name: str) -> str:
 
 
 class Absent(type):
-    """A class, or a module, that PyTorch has and tinymp has not: NotImplementedError, with the reason, once it is
+    """A class that stands for what PyTorch has and tinymp has not: NotImplementedError, with the reason, once it is
     called; so are the names that are asked of it.
     """
 
-    __path__ = ()  # for imports of modules inside it
+    path: str
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         raise NotImplementedError(f"torch.{cls.path} is not in tinymp; {reason(cls.path)}")
@@ -158,17 +158,15 @@ class _Last(Loader, MetaPathFinder):
         around, _, last = part.rpartition(".")
         return ModuleSpec(name, self) if ours and (reason(part) or last in INSIDE.get(around, "").split()) else None
 
-    def create_module(self, spec: Any) -> Any:
-        part = spec.name.partition(f"{__package__}.")[2]
-        return absent(part) if reason(part) else None
-
     def exec_module(self, module: Any) -> None:
-        if not isinstance(module, Absent):
-            around = module.__name__.rpartition(".")[0]
-            module.__path__ = []
-            vars(module).update({name: x for name, x in vars(sys.modules[around]).items() if name not in vars(module)})
-            for part in INSIDE.get(module.__name__.partition(f"{__package__}.")[2], "").split():
-                import_module(f"{module.__name__}.{part}")
+        part, module.__path__ = module.__name__.partition(f"{__package__}.")[2], []
+        if reason(part):
+            module.__getattr__ = partial(getattr, absent(part))
+            return
+        around = vars(sys.modules[module.__name__.rpartition(".")[0]])
+        vars(module).update({name: x for name, x in around.items() if name not in vars(module)})
+        for inside in INSIDE.get(part, "").split():
+            import_module(f"{module.__name__}.{inside}")
 
 
 def install() -> None:

@@ -49,6 +49,10 @@ def test_celu_with_alpha(alpha):
     check(lambda x: ops.celu(x, alpha), oracle, distinct(6, 8, step=0.2), length=8, grad_length=24)
 
 
+def test_threshold():
+    check(lambda x: ops.threshold(x, 0.4, -2), lambda x: np.where(x > 0.4, x, -2), distinct(6, 8, step=0.3))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_erf_keeps_its_digits_near_0_and_at_the_seam(dtype):
     x = np.concatenate([np.geomspace(1e-30, 6, 2000), [0.5, np.nextafter(0.5, 0), np.nextafter(0.5, 1)]]).astype(dtype)
