@@ -37,15 +37,11 @@ _NAMES = {
         PURE_FP16 TF32_AMPERE""",
     "study.sums": "precision.Fp64",
     "study.tensor_core": "tensor_core",
-    "audit": "audit",
+    **{package: package for package in ("audit", "course", "lab", "models", "parallel")},
     "audit.bytes": "saved_nbytes",
     "audit.first": "optim.scaler.watch_backward",
     "gpu.capture": "capture",
     "checkpoint": "Checkpointer load load_weights save save_weights",
-    "course": "course",
-    "lab": "lab",
-    "models": "models",
-    "parallel": "parallel",
     "parallel.batches": "data.loader.SharedBatches",
     "sparse": "SparseRows",
     "torch.convert": "from_torch",
@@ -58,20 +54,21 @@ _NAMES = {
     "nn.more.backward_hook": "hooks.WatchedBackward",
     "nn.more.containers": "ModuleDict ParameterDict ParameterList",
     "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d CELU CTCLoss
-        ConstantPad2d Dropout1d Dropout2d ELU GELU GLU Hardswish Hardtanh HuberLoss KLDivLoss L1Loss LocalResponseNorm
-        LogSigmoid MaxPool1d Mish NLLLoss PReLU PixelShuffle ReLU6 ReflectionPad1d ReflectionPad2d ReplicationPad1d
-        ReplicationPad2d SELU SmoothL1Loss Softplus Threshold Unflatten Upsample UpsamplingBilinear2d
-        UpsamplingNearest2d ZeroPad2d""",
+        ConstantPad2d Dropout1d Dropout2d ELU GELU GLU Hardsigmoid Hardswish Hardtanh HuberLoss KLDivLoss
+        L1Loss LocalResponseNorm LogSigmoid MaxPool1d Mish NLLLoss PReLU PixelShuffle ReLU6 ReflectionPad1d
+        ReflectionPad2d ReplicationPad1d ReplicationPad2d SELU SmoothL1Loss Softplus Softsign Threshold Unflatten
+        Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad2d""",
     "nn.more.group_norm": "GroupNorm InstanceNorm1d InstanceNorm2d RMSNorm",
     "nn.more.init": "init.dirac_ init.eye_ init.orthogonal_ init.trunc_normal_",
     "nn.more.keep": "hooks.call_kept module.policies_kept",
     "nn.more.layers": "EmbeddingBag LazyLinear",
     "nn.more.recurrent": "GRU GRUCell LSTMCell RNN RNNCell",
+    "nn.more.reparametrised": "remove_spectral_norm remove_weight_norm spectral_norm weight_norm",
     "nn.more.transformer": """Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder
         TransformerEncoderLayer""",
     "nn.more.utils": """PackedSequence pack_padded_sequence pack_sequence pad_packed_sequence parameters_to_vector
         vector_to_parameters""",
-    "ops.more.arithmetic": """addcdiv addcmul addmm atan2 cdist cosine_similarity dot floor_divide fmod lerp mv
+    "ops.more.arithmetic": """addcdiv addcmul addmm atan2 cdist cosine_similarity diff dot floor_divide fmod lerp mv
         normalize outer pairwise_distance pointwise.div_rounded prelu remainder""",
     "ops.more.attention": "scaled_dot_product_attention",
     "ops.more.ctc": "ctc_loss",

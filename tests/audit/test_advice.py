@@ -132,6 +132,12 @@ def test_nothing_to_say():
             "17 of 100 steps were skipped, 7 of them for this: 9e4",
             "NVG 2.3.2",
         ),
+        (  # a run of eight steps: the scale that it ended with, as a line to write
+            [scales([[0, 65536.0], [6, 1024.0], [7, 512.0]], range(7))],
+            "Start with a smaller loss scale: optim.DynamicLossScaler(init_scale=512)",
+            "7 of 8 steps were skipped",
+            "NVG 2.3.2",
+        ),
         (
             [ledger(row("linear", "backward", counts=(1000, 0, 0, 30, 70000.0))), scales([[0, 8.0], [9, 8.0]])],
             "Skip the steps whose gradients overflow",
@@ -216,6 +222,7 @@ def test_each_rule(instruments, text, why, source):
         [exponents(256.0, 1024.0), scales([[0, 2048.0], [9, 1024.0]])],  # dynamic
         [scales([[0, 8.0], [99, 8.0]], range(16))],  # it comes down
         [scales([[0, 8.0], [399, 8.0]], range(20))],
+        [scales([[0, 64.0], [7, 8.0]], range(4))],  # half of a short run
         [scales([[0, 8.0], [9, 8.0]], [3], [{"cause": "unknown", "text": "its backward pass was not seen"}])],
         [ledger(row(phase="backward", counts=(1000, 0, 0, 30, 70000.0))), scales([[0, 8.0], [9, 8.0]], [3])],
         [updates(0.3), sizes(MASTERS)],

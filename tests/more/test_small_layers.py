@@ -14,7 +14,13 @@ IMAGES = rng.standard_normal((2, 3, 4, 5)).astype("float32")
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize(
     ("kind", "shape", "channels"),
-    [("1d", (40, 50, 3), 2), ("1d", (2000, 3), 1), ("2d", (40, 50, 3, 2), 2), ("2d", (40, 50, 3), 2)],
+    [
+        ("1d", (40, 50, 3), 2),
+        ("1d", (2000, 3), 1),
+        ("2d", (40, 50, 3, 2), 2),
+        ("2d", (40, 50, 3), 2),
+        ("2d", (40, 50), 2),
+    ],
 )
 def test_whole_channels_are_dropped(dtype, kind, shape, channels):
     mp.manual_seed(0)

@@ -25,6 +25,7 @@ FLUSHED = 0.01  # share of results that become 0 from which on it is worth a loo
 SKIPPED = 0.05  # share of iterations: NVG section 2.3.2 has steps skipped "infrequently"
 PAD_FROM = 0.001  # share of the operations from which on padding is worth the trouble
 SEARCH_SKIPS = 16  # skipped steps that a scale which starts at 2^16 may need to find its value
+SHORTEST = 4  # steps, from which on it is said that most of them were skipped
 SPOILS = 65  # importance from which on the training itself suffers
 LARGEST = {"float16": 65504.0, "bfloat16": 3.39e38, "float32": 3.4e38}
 
@@ -157,11 +158,15 @@ def steps_that_no_scale_mends(found: Found) -> Iterator[Given]:
 
 
 def steps_skipped_by_the_scale(found: Found) -> Iterator[Given]:
-    """A dynamic scale skips a few steps while it settles."""
-    high = [c for c in found.scale.get("causes", ()) if c["cause"] == "loss scale too high"]
-    if len(found.scale.get("skipped", ())) > max(SEARCH_SKIPS, SKIPPED * _iterations(found)):
+    """A dynamic scale skips a few steps while it settles, which may be most of a short run."""
+    causes, skipped, steps = found.scale.get("causes", ()), len(found.scale.get("skipped", ())), _iterations(found)
+    high = [c for c in causes if c["cause"] == "loss scale too high"]
+    mostly = steps >= SHORTEST and 2 * skipped > steps and bool(high or not causes) and found.current_scale is not None
+    if mostly or skipped > max(SEARCH_SKIPS, SKIPPED * steps):
         why = f", {len(high)} of them for this: {high[0]['text']}" if high else ""
         text = "Let the loss scale grow more rarely, or start lower"
+        if mostly:
+            text = f"Start with a smaller loss scale: optim.DynamicLossScaler(init_scale={found.current_scale:g})"
         yield Given(text, _skipped(found) + why, _where(high[0]) if high else "")
 
 
@@ -283,7 +288,8 @@ def unaligned_products(found: Found) -> Iterator[Given]:
         yield Given(
             f"Choose a batch with {padded} rows instead of {length}" if rows else features,
             f"{length} is no multiple of 8: {share:.1%} of the operations of all matrix products{more} are kept "
-            f"from Tensor Cores; {padded} takes {padded / length - 1:.1%} more of them",
+            f"from Tensor Cores, or run there less efficiently, by cuBLAS 11 and later; {padded} takes "
+            f"{padded / length - 1:.1%} more of them",
             _where(found_there[0]),
             share,
         )

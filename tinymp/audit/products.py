@@ -152,7 +152,9 @@ class Products(Instrument):
     def _summary(self) -> str:
         if not self._rows:
             return "no matrix product was seen"
-        return f"{self.tensor_core_share:.1%} of the operations of matrix products can run on Tensor Cores"
+        odd = any(row.misaligned and row.dtype in HALF for row in self.rows)
+        newer = "; cuBLAS 11 and later runs sizes that are no multiples of 8 there as well, less efficiently" * odd
+        return f"{self.tensor_core_share:.1%} of the operations of matrix products can run on Tensor Cores{newer}"
 
     def __str__(self) -> str:
         if not self._rows:

@@ -182,6 +182,7 @@ def _about_products(products: list[dict]) -> Iterable[_Statement]:
     why += [f"{crooked} with a dimension that is no multiple of 8"] * (crooked > 0)
     text = f"Tensor Cores can run {share(fit)} of the work in {many(len(products), 'matrix product')}"
     text += f" ({', '.join(why)})." if why else "."
+    text += " cuBLAS 11 and later runs sizes of other multiples there as well, less efficiently." * (crooked > 0)
     rules = "unaligned_products", "model_in_fp32"
     yield _Statement(text, "products", NOTE if why else FINE, rules)
 

@@ -100,6 +100,6 @@ def name_layer(error: Exception, module: Module) -> None:
     """Have an error of a layer's forward begin with the layer's name. A class of the user's leaves it as it is, and so
     does a container: the layer that they called has been named.
     """
-    home = type(module).forward.__module__
+    home = str(type(module).forward.__module__)  # None where `exec` made the class
     if home.startswith("tinymp.") and not home.endswith(".containers"):
         rename(error, type(module).__name__)

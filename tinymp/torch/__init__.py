@@ -10,11 +10,13 @@ from __future__ import annotations
 import builtins as _builtins
 import math as _math
 import warnings as _warnings
+from types import FunctionType as _FunctionType
 from typing import Any, ClassVar
 
 import numpy as _np
 
 from .. import backend
+from .. import ops as _ops
 from ..backend import __version__
 from ..backend import manual_seed as _manual_seed
 from ..backend.extras import held as _held
@@ -36,25 +38,18 @@ different.install()
 install()
 methods.install()
 
-# The functions that PyTorch has at its top and tinymp in `ops`; what is not here stands in nn.functional alone
-_FUNCTIONS = """
-    abs acos adaptive_avg_pool1d add addcdiv addcmul addmm all allclose amax amin any arange argmax argmin argsort
-    asin atan atan2 avg_pool1d batch_norm bernoulli binary_cross_entropy_with_logits bincount bmm broadcast_to cat
-    cdist ceil celu chunk clamp clip conv1d conv2d conv_transpose1d conv_transpose2d cos cosh cosine_similarity
-    count_nonzero ctc_loss cumprod cumsum diag diagonal div dot dropout einsum embedding embedding_bag empty
-    empty_like eq equal erf exp expm1 eye flatten flip floor floor_divide fmod full full_like gather ge group_norm
-    gt hstack index_add index_put index_select instance_norm isclose isfinite isinf isnan kl_div layer_norm le lerp
-    linspace log log10 log1p log2 log_softmax logical_and logical_not logical_or logical_xor logsumexp lt
-    masked_fill masked_select matmul max max_pool1d max_pool2d maximum mean meshgrid min minimum mm movedim mul
-    multinomial mv narrow ne neg nonzero norm normal ones ones_like outer permute pixel_shuffle pow prelu prod rand
-    rand_like randint randn randn_like randperm reciprocal relu remainder repeat_interleave reshape rms_norm roll
-    round rsqrt scatter selu sigmoid sign sin sinh softmax sort split sqrt square squeeze stack std sub sum swapaxes
-    take_along_dim tan tanh threshold tile topk transpose tril triu trunc unbind unflatten unique unsqueeze var vstack
-    zeros zeros_like
+# The functions of `ops`, but for those that PyTorch has in nn.functional alone and those that it has not
+_ELSEWHERE = """
+    batched_nms bind box_iou clip_boxes_to_image contiguous decode_boxes encode_boxes expand getitem gru_cell gru_layer
+    in_place lstm_cell lstm_layer nms remove_small_boxes repeat roi_align roi_pool setitem view where
 """
-_CHANGING = (
-    "abs acos asin atan ceil celu clamp cos exp floor log neg relu round selu sigmoid sin sqrt tan tanh threshold"
-)
+_ELSEWHERE += methods.FUNCTIONAL
+_IN_PLACE = """
+    abs_ acos_ asin_ atan_ ceil_ celu_ clamp_ cos_ exp_ floor_ log_ neg_ reciprocal_ relu_ round_ selu_ sigmoid_ sin_
+    sqrt_ square_ tan_ tanh_ threshold_
+"""
+_FUNCTIONS = [n for n in dir(_ops) if n not in vars(_ops) or isinstance(vars(_ops)[n], _FunctionType)]
+_FUNCTIONS = [n for n in _FUNCTIONS if n[0] != "_" and n not in _ELSEWHERE.split()] + _IN_PLACE.split()
 _ALIASES = {**methods.ALIASES, "concat": "cat", "concatenate": "cat", "row_stack": "vstack", "spmm": "mm"}
 _PARTS = "accelerator amp autograd backends cuda distributions nn optim serialization utils"
 
@@ -143,9 +138,7 @@ def where(condition: _Tensor, *values: Any) -> Any:
     return _held("ops.where")(condition, *values) if values else _held("ops.nonzero")(condition, as_tuple=True)
 
 
-def numel(input: _Tensor) -> _builtins.int:
-    """The number of elements."""
-    return input.numel()
+numel = _Tensor.numel
 
 
 def get_default_dtype() -> Any:
@@ -164,28 +157,9 @@ def compile(model: Any = None, **options: Any) -> Any:
     return (lambda function: function) if model is None else model
 
 
-def get_num_threads() -> _builtins.int:
-    """1: tinymp has no threads of its own. How many NumPy's BLAS uses is a setting of the BLAS."""
-    return 1
-
-
-def _accepts(name: str) -> Any:
-    def function(*args: Any, **options: Any) -> None:
-        pass
-
-    function.__name__, function.__doc__ = name, "Accepted and without effect: no result depends on it here."
-    return function
-
-
-set_num_threads, set_printoptions, set_float32_matmul_precision, use_deterministic_algorithms = map(
-    _accepts,
-    ("set_num_threads", "set_printoptions", "set_float32_matmul_precision", "use_deterministic_algorithms"),
-)
 get_rng_state, set_rng_state = backend.get_rng_state, backend.set_rng_state
 finfo, iinfo = _np.finfo, _np.iinfo
 
-for _name in _CHANGING.split():
-    globals()[f"{_name}_"] = methods.changing(_name)
 _HELD = {
     "save": "serialization.save",
     "load": "serialization.load",
@@ -195,7 +169,7 @@ _fill(
     globals(),
     "torch",
     {
-        **{name: f"ops.{name}" for name in _FUNCTIONS.split()},
+        **{name: f"ops.{name}" for name in _FUNCTIONS},
         **{a: f"ops.{b}" for a, b in _ALIASES.items()},
         **{a: f"torch.{b}" for a, b in _HELD.items()},
     },

@@ -2,7 +2,7 @@
 
 from .cuda import is_available
 from .device import device
-from .space import fill
+from .space import fill, names
 
 
 def current_accelerator(check_available: bool = False) -> device | None:
@@ -10,4 +10,4 @@ def current_accelerator(check_available: bool = False) -> device | None:
     return device("cuda") if is_available() else None
 
 
-fill(globals(), "torch.accelerator", {})
+fill(globals(), "torch.accelerator", names("torch.cuda", "device_count synchronize"))

@@ -9,15 +9,17 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import numpy as np
 
-from .. import arguments, ops
+from .. import arguments, backend, ops
 from ..backend.extras import held
 from ..dtypes import float32, float64
 from ..grad_mode import is_grad_enabled, no_grad
-from ..nn.module import Module
+from ..nn import Module
+from ..optim.schedule import Schedule
 from ..tensor import Gradient, Tensor, from_numpy
 from . import methods
 from .space import hints
@@ -32,37 +34,54 @@ IGNORED = {
         bfloat16 bool double float half int long""",
     "layout": "normal zeros ones full empty rand randn arange eye linspace zeros_like ones_like full_like empty_like",
     "pin_memory": "tensor zeros ones full empty rand randn randint arange randperm DataLoader",
-    "pin_memory_device": "DataLoader",
-    "persistent_workers": "DataLoader",
-    "prefetch_factor": "DataLoader",
-    "multiprocessing_context": "DataLoader",
-    "timeout": "DataLoader",
-    "worker_init_fn": "DataLoader",
-    "in_order": "DataLoader",
-    "enable_nested_tensor": "TransformerEncoder",
-    "mask_check": "TransformerEncoder",
-    "foreach": "SGD Adam AdamW RMSprop Adagrad Adadelta Adamax NAdam RAdam clip_grad_norm_ clip_grad_value_",
+    """pin_memory_device persistent_workers prefetch_factor multiprocessing_context timeout worker_init_fn
+        in_order""": "DataLoader",
+    "enable_nested_tensor mask_check": "TransformerEncoder",
+    "foreach capturable differentiable": "SGD Adam AdamW RMSprop Adagrad Adadelta Adamax NAdam RAdam",
+    "foreach": "clip_grad_norm_ clip_grad_value_",
     "fused": "SGD Adam AdamW Adagrad",
-    "capturable": "Adam AdamW RMSprop NAdam RAdam Adamax Adadelta",
-    "differentiable": "SGD Adam AdamW RMSprop Adagrad Adadelta Adamax NAdam RAdam",
     "verbose": "StepLR MultiStepLR LambdaLR ExponentialLR CosineAnnealingLR ReduceLROnPlateau OneCycleLR LinearLR",
     "recompute_scale_factor": "interpolate",
     "sparse_grad": "gather",
-    "device": """Linear Conv1d Conv2d ConvTranspose1d ConvTranspose2d Embedding EmbeddingBag LayerNorm BatchNorm1d
-        BatchNorm2d GroupNorm RMSNorm RNN LSTM GRU RNNCell LSTMCell GRUCell PReLU MultiheadAttention Transformer
-        TransformerEncoderLayer TransformerDecoderLayer""",
 }
 # Functions and classes with `inplace`, also by position
 IN_PLACE = """
     relu relu6 leaky_relu elu selu celu silu mish hardtanh hardswish hardsigmoid threshold dropout dropout1d dropout2d
     ReLU ReLU6 LeakyReLU ELU SELU CELU SiLU Mish Hardtanh Hardswish Hardsigmoid Threshold Dropout Dropout1d Dropout2d
 """
+# The value with which an argument of PyTorch's says nothing, where that is not None
+_NOTHING = {"norm_type": 2.0, "scale_grad_by_freq": False, "_freeze": False, "last_epoch": -1}
+_EMBEDDING = ["max_norm", "norm_type", "scale_grad_by_freq"]
 # In other words
 RENAMED = {"axis": "dim", "keepdims": "keepdim", "axes": "dims"}
 _CASTING = {"sum", "mean", "prod", "cumprod", "cumsum", "softmax", "log_softmax", "normalize"}
 _ARITHMETIC = {"add", "sub", "mul", "div", "pow", "maximum", "minimum"}
 RANDOM = ["rand", "randn", "randint", "randperm", "rand_like", "randn_like", "normal", "bernoulli", "multinomial"]
-_FUNCTIONS = {argument: set(functions.split()) for argument, functions in IGNORED.items()}
+_FUNCTIONS: dict[str, set] = {}
+for _arguments, _names in IGNORED.items():
+    for _argument in _arguments.split():
+        _FUNCTIONS.setdefault(_argument, set()).update(_names.split())
+
+
+def _positions(kind: type | None, name: str, call: Callable, args: tuple, options: dict[str, Any]) -> Any:
+    """The same call with its last positions, which tinymp does not have, by their names in PyTorch."""
+    known = signature(kind or call).parameters.values()
+    taken = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in known) + (kind is not None)
+    named = [p.name for p in known if p.kind is p.KEYWORD_ONLY]
+    beyond = ["device", "dtype"] if kind is not None and issubclass(kind, Module) else []
+    if "reduction" in named:
+        index = ["ignore_index"] if "ignore_index" in named else []
+        beyond = ["size_average", *index, "reduce", *[x for x in named if x not in index]]
+    elif "padding_idx" in named:  # EmbeddingBag
+        beyond = [*_EMBEDDING, "mode", "sparse", "_weight", "include_last_offset", "padding_idx", *beyond]
+    elif "sparse" in named:
+        beyond = [*_EMBEDDING, "sparse", "_weight", "_freeze", *beyond]
+    elif kind is not None and issubclass(kind, Schedule):
+        beyond = ["last_epoch", "verbose"]
+    more = dict(zip(beyond, args[taken:]))
+    if not 0 < len(args) - taken <= len(beyond) or more.keys() & options.keys():
+        return NotImplemented
+    return call(*args[:taken], **options, **more)
 
 
 def _reduction(options: dict[str, Any]) -> dict[str, Any]:
@@ -121,6 +140,9 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
     if isinstance(error, RuntimeError):
         return _in_graph(name, call, *args, **options)
     found = _KEYWORD.search(message)
+    made = call.__name__ == "__init__"  # also one of a subclass of the program's
+    kind = next((c for c in type(args[0]).__mro__ if c.__module__.startswith("tinymp.")), None) if made else None
+    name = kind.__name__ if kind is not None else name
     if name in ("to", "Module.to") and (found or _POSITION.search(message)):
         return methods.to(*args, **options)
     if name.lower().replace("_", "") in ("softmax", "logsoftmax") and "`dim`" in message.replace("'", "`"):
@@ -129,8 +151,11 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
     if name in _ARITHMETIC and len(args) == 2 and (pair := _promoted(name, *args)):
         return call(*pair, **options)
     if found is None or found[1] not in options:
-        trailing = args and isinstance(args[-1], bool) and name in IN_PLACE.split() and _POSITION.search(message)
-        return _in_place(name, call, args[-1], args[:-1], options) if trailing else NotImplemented
+        if not _POSITION.search(message):
+            return NotImplemented
+        if args and isinstance(args[-1], bool) and name in IN_PLACE.split():
+            return _in_place(name, call, args[-1], args[:-1], options)
+        return _positions(kind, name, call, args, options)
     argument = found[1]
     rest = {key: x for key, x in options.items() if key != argument}
     if argument == "inplace" and name in IN_PLACE.split():
@@ -138,11 +163,21 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
         return _in_place(name, call, options["inplace"], args, rest)
     if name in _FUNCTIONS.get(argument, ()):
         return call(*args, **rest)
-    if argument == "dtype" and name in _FUNCTIONS["device"] and options["dtype"] in (None, "float32"):
+    value = options[argument]
+    if (value is None and hints and hints.argument(argument)) or (argument in _NOTHING and value == _NOTHING[argument]):
+        return call(*args, **rest)
+    if kind is not None and issubclass(kind, Module) and argument == "device":
+        with backend.device(options["device"]):
+            return call(*args, **rest)
+    if kind is not None and issubclass(kind, Module) and argument == "dtype" and options["dtype"] == "float32":
         return call(*args, **rest)
     if argument in RENAMED and RENAMED[argument] not in options:
         return call(*args, **rest, **{RENAMED[argument]: options[argument]})
-    if argument in ("size_average", "reduce") and name.lower().endswith(("loss", "entropy", "logits", "div")):
+    if (
+        argument in ("size_average", "reduce")
+        and isinstance(value, (bool, type(None)))
+        and name.lower().endswith(("loss", "entropy", "logits", "div"))
+    ):
         return call(*args, **_reduction(dict(options)))
     if argument == "dtype" and args and name in _CASTING:
         x = args[0] if options["dtype"] is None else args[0].to(options["dtype"])
@@ -152,8 +187,6 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
             return call(*args, **rest)
         with options["generator"]:
             return call(*args, **rest)
-    if argument == "last_epoch" and options["last_epoch"] == -1:
-        return call(*args, **rest)
     if argument == "out" and isinstance(options["out"], Tensor):
         y = call(*args, **rest)
         return (options["out"] if options["out"].numel() else methods.resize_(options["out"], y.shape)).copy_(y)

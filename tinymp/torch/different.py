@@ -1,39 +1,109 @@
-"""Names of PyTorch's that tinymp does not have, on purpose: why, and what to write instead."""
+"""Names of PyTorch's that tinymp does not have, on purpose: why, and what to write instead.
+
+A program may name them, import them, ask `isinstance` for them and derive from them: each is a class (`Absent`) that
+says why it is absent when it is called. What changes no result, or answers truly, is there: PRESENT.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterable
+from contextlib import nullcontext
+from functools import cache, partial
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from typing import Any
+from math import prod
+from typing import Any, Final
 
+from ..backend.extras import held
+from ..nn import BatchNorm2d, Conv2d, Dropout, Linear, Module
 from ..tensor import FIRST_ORDER
 
+# A line each: the names, of modules with all that is inside them, and why
+_WHY = """
+sparse sparse_coo_tensor: all tensors are dense but the gradients of nn.Embedding(sparse=True)
+distributed multiprocessing futures nn.SyncBatchNorm utils.data.DistributedSampler: processes are tinymp.parallel's\
+ (docs/parallel.md)
+fft complex view_as_complex view_as_real polar complex64 complex128 cfloat stft istft: there are no complex numbers;\
+ keep the real and the imaginary part in one axis, and multiply them by hand
+jit fx onnx export _dynamo classes cuda.CUDAGraph cuda.graph: Python runs as it stands; on a GPU tinymp.capture(step)\
+ records a whole step as one CUDA graph
+hub utils.model_zoo: build the model here and read its weights with tinymp.load_weights, or convert it with\
+ tinymp.from_torch
+optim.LBFGS: it calls the loss several times a step, which loss scaling does not know; use optim.Adam
+optim.SparseAdam: optim.Adam takes sparse gradients
+quantization ao: tinymp trains; low precisions are studied in tinymp.study
+profiler autograd.profiler utils.bottleneck: use tinymp.audit(), or `tinymp.observe`
+utils.checkpoint: activations are kept in the policy's storage; use smaller batches
+utils.cpp_extension ops library: kernels are tinymp's own, see docs/gpu.md
+cuda.Stream cuda.stream cuda.current_stream cuda.Event: there is one stream
+utils.data.IterableDataset: a dataset has a length and items by number: read the stream into a list
+trace: use x.diagonal().sum()
+linalg: use numpy.linalg of x.numpy(), where no gradient is needed
+testing: use numpy.testing of x.numpy()
+version: see tinymp.info()
+nn.AdaptiveLogSoftmaxWithLoss nn.Bilinear nn.Fold nn.FractionalMaxPool2d nn.LPPool2d nn.LazyConv2d nn.MaxUnpool2d\
+ nn.RReLU nn.attention nn.modules.utils nn.utils.prune nn.utils.parametrize nn.utils.parametrizations: nobody needed it
+"""
+_DISTRIBUTIONS = """Beta Dirichlet Exponential Gamma Independent Laplace LogNormal MultivariateNormal OneHotCategorical
+    Poisson RelaxedBernoulli RelaxedOneHotCategorical StudentT TransformedDistribution Uniform"""
+_INDEPENDENT = (
+    "there are Bernoulli, Categorical, Normal; of independent numbers, Normal(mean, std) and log_prob(x).sum(-1)"
+)
+_LINES = [line.partition(": ") for line in _WHY.strip().splitlines()]
+_REASONS = {name: reason for names, _, reason in _LINES for name in names.split()}
+_REASONS |= {f"distributions.{name}": _INDEPENDENT for name in _DISTRIBUTIONS.split()}
+_REASONS |= dict.fromkeys(["func", "autograd.functional"], FIRST_ORDER)
 _NO_3D = "images have two axes here; fold depth into the batch or the channels, or run this part in PyTorch"
-_SPARSE = "all tensors are dense but the gradients of nn.Embedding(sparse=True)"
-_PROCESSES = "processes are tinymp.parallel's: init, DistributedDataParallel, SyncBatchNorm (docs/parallel.md)"
-_COMPLEX = "there are no complex numbers; keep the real and the imaginary part in one axis, and multiply them by hand"
-_COMPILE = "Python runs as it stands; on a GPU tinymp.capture(step) records a whole step as one CUDA graph"
-_WRAPS = "write a Module that holds the layer's direction and size, and computes the weight in its forward"
+_3D = re.compile(r"nn\.(functional\.)?\w+3d")
 
-DIFFERENT = {
-    **{f"nn.{name}3d": _NO_3D for name in ("Conv", "ConvTranspose", "BatchNorm", "MaxPool", "AvgPool", "Dropout")},
-    **{f"nn.functional.{name}3d": _NO_3D for name in ("conv", "conv_transpose", "max_pool", "avg_pool")},
-    **dict.fromkeys(["sparse", "sparse_coo_tensor"], _SPARSE),
-    **dict.fromkeys(["distributed", "multiprocessing", "nn.SyncBatchNorm"], _PROCESSES),
-    **dict.fromkeys(["fft", "complex", "view_as_complex", "view_as_real", "polar", "complex64", "cfloat"], _COMPLEX),
-    **dict.fromkeys(["jit", "fx", "onnx", "export", "_dynamo"], _COMPILE),
-    **dict.fromkeys(["func", "autograd.functional"], FIRST_ORDER),
-    "hub": "build the model here and read its weights with tinymp.load_weights, or convert it with tinymp.from_torch",
-    "optim.LBFGS": "it calls the loss several times a step, which loss scaling does not know; use optim.Adam",
-    "optim.SparseAdam": "optim.Adam takes sparse gradients",
-    "quantization": "tinymp trains; low precisions are studied in tinymp.study",
-    "profiler": "use tinymp.audit(), or `tinymp.observe`",
-    "utils.checkpoint": "nothing is computed twice: activations are kept in the policy's storage; use smaller batches",
-    **dict.fromkeys(["nn.utils.weight_norm", "nn.utils.spectral_norm"], _WRAPS),
-    "utils.data.IterableDataset": "a dataset has a length and items by number: read the stream into a list",
-    "trace": "use x.diagonal().sum()",
-    "linalg": "use numpy.linalg of x.numpy(), where no gradient is needed",
+
+def _itself(function: Any = None, *args: Any, **options: Any) -> Any:
+    """A function or Module itself; a decorator for anything else."""
+    return function if callable(function) else _itself
+
+
+def _checkpoint(
+    function: Any, *args: Any, use_reentrant: Any = None, preserve_rng_state: Any = True, **named: Any
+) -> Any:
+    return function(*args, **named)
+
+
+def _ntuple(n: int) -> Any:
+    return lambda x: tuple(x) if isinstance(x, Iterable) else (x,) * n
+
+
+def _assert(condition: Any, message: str) -> None:
+    if not condition:
+        raise AssertionError(message)
+
+
+def _parametrized(name: str) -> Any:
+    return lambda module, *args, **options: held(f"nn.{name}")(module, *args, **options, parametrized=True)
+
+
+_SETTINGS = "set_num_threads set_printoptions set_float32_matmul_precision use_deterministic_algorithms"
+_JIT = "script script_method script_if_tracing _script_if_tracing ignore unused export trace freeze _overload_method"
+PRESENT: dict[str, Any] = {
+    **{f"jit.{name}": _itself for name in _JIT.split()},
+    **dict.fromkeys(["_dynamo.disable", "fx.wrap"], _itself),
+    **dict.fromkeys(["jit.is_scripting", "jit.is_tracing", "onnx.is_in_onnx_export"], lambda: False),
+    **dict.fromkeys(["distributed.is_available", "distributed.is_initialized"], lambda: False),
+    **dict.fromkeys(["profiler.record_function", "autograd.profiler.record_function"], nullcontext),
+    **{"jit.ScriptModule": Module, "jit.Final": Final, "jit.annotate": lambda the_type, the_value: the_value},
+    **dict.fromkeys(_SETTINGS.split(), lambda *settings, **options: None),
+    **{"utils.checkpoint.checkpoint": _checkpoint, "get_num_threads": lambda: 1},  # tinymp has no threads of its own
+    **{f"nn.utils.parametrizations.{name}": _parametrized(name) for name in ("weight_norm", "spectral_norm")},
+    **{
+        f"nn.modules.utils.{name}": _ntuple(n)
+        for n, name in enumerate(("_single", "_pair", "_triple", "_quadruple"), 1)
+    },
+    **{"nn.modules.utils._ntuple": _ntuple, "_assert": _assert, "nn._BatchNorm": BatchNorm2d.__base__},
+    **{"nn._ConvNd": Conv2d.__base__, "nn._DropoutNd": Dropout, "nn.NonDynamicallyQuantizableLinear": Linear},
+    **{"nn.attention.sdpa_kernel": lambda *backends, **options: nullcontext(), "version.cuda": None},
+    "nn.init._calculate_fan_in_and_fan_out": lambda w: (prod(w.shape[1:]), w.shape[0] * prod(w.shape[2:])),
 }
 
 # PyTorch's modules whose names programs also find in the module around them
@@ -41,38 +111,62 @@ INSIDE = {
     "autograd": "function grad_mode variable",
     "distributions": "bernoulli categorical distribution kl normal",
     "nn": "modules parameter",
-    "nn.modules": "activation batchnorm container conv dropout linear loss module normalization pooling rnn sparse",
+    "nn.modules": """activation batchnorm container conv dropout instancenorm linear loss module normalization padding
+        pixelshuffle pooling rnn sparse transformer upsampling utils""",
     "optim": "adam adamw optimizer rmsprop sgd",
     "utils.data": "dataloader dataset distributed sampler",
 }
 
 
-def why(name: str) -> str:
-    """For messages: "; " and the reason why tinymp has no `name` ("torch.fft"); empty if nothing is known."""
-    said = DIFFERENT.get(name.removeprefix("torch."))
-    return f"; {said}" if said else ""
+def reason(name: str) -> str:
+    """Why tinymp has no `name` ("fft.rfft"), of it or of a module around it; empty if nothing is known."""
+    if _3D.fullmatch(name):
+        return _NO_3D
+    return _REASONS.get(name) or ("." in name and reason(name.rpartition(".")[0])) or ""
 
 
-class _Inside(Loader):
-    """A module of PyTorch's whose names stand here in the module around it."""
-
-    def exec_module(self, module: Any) -> None:
-        around = sys.modules[module.__name__.rpartition(".")[0]]
-        module.__path__ = []
-        vars(module).update({name: x for name, x in vars(around).items() if name not in vars(module)})
-
-
-class _Last(MetaPathFinder):
-    """Asked last for a module: one whose names are here in the module around it; ImportError with the reason for one
-    that is absent on purpose.
+class Absent(type):
+    """A class that stands for what PyTorch has and tinymp has not: NotImplementedError, with the reason, once it is
+    called; so are the names that are asked of it.
     """
+
+    path: str
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        raise NotImplementedError(f"torch.{cls.path} is not in tinymp; {reason(cls.path)}")
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return absent(f"{cls.path}.{name}")
+
+    def __repr__(cls) -> str:
+        return f"torch.{cls.path} (not in tinymp: {reason(cls.path)})"
+
+
+@cache
+def absent(path: str) -> Any:
+    """What stands for a name of PyTorch's ("fft.rfft") that is absent."""
+    return PRESENT[path] if path in PRESENT else Absent(path.rpartition(".")[2], (), {"path": path})
+
+
+class _Last(Loader, MetaPathFinder):
+    """Asked last for a module: one whose names are here in the module around it, or one that is absent on purpose."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         _, ours, part = name.partition(f"{__package__}.")
-        if ours and (said := why(part)):
-            raise ImportError(f"torch has no module '{part}' in tinymp{said}", name=name)
         around, _, last = part.rpartition(".")
-        return ModuleSpec(name, _Inside()) if ours and last in INSIDE.get(around, "").split() else None
+        return ModuleSpec(name, self) if ours and (reason(part) or last in INSIDE.get(around, "").split()) else None
+
+    def exec_module(self, module: Any) -> None:
+        part, module.__path__ = module.__name__.partition(f"{__package__}.")[2], []
+        if reason(part):
+            module.__getattr__ = partial(getattr, absent(part))
+            return
+        around = vars(sys.modules[module.__name__.rpartition(".")[0]])
+        vars(module).update({name: x for name, x in around.items() if name not in vars(module)})
+        for inside in INSIDE.get(part, "").split():
+            import_module(f"{module.__name__}.{inside}")
 
 
 def install() -> None:

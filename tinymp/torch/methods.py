@@ -24,6 +24,14 @@ METHODS = """
     logical_xor masked_select movedim multinomial mv narrow nonzero outer remainder repeat_interleave roll round sin
     sinh swapaxes take_along_dim tan tile trunc unflatten unique
 """
+# Functions of `ops` that PyTorch has in nn.functional, and not at its top
+FUNCTIONAL = """
+    adaptive_avg_pool2d adaptive_max_pool2d avg_pool2d binary_cross_entropy cosine_embedding_loss cross_entropy
+    dropout1d dropout2d elu elu_ gaussian_nll_loss gelu glu hardsigmoid hardswish hardtanh hardtanh_ leaky_relu_
+    hinge_embedding_loss huber_loss interpolate l1_loss leaky_relu linear local_response_norm logsigmoid mse_loss
+    margin_ranking_loss mish nll_loss normalize one_hot pad pairwise_distance relu6 scaled_dot_product_attention silu
+    smooth_l1_loss soft_margin_loss softplus softsign triplet_margin_loss unfold
+"""
 # In place, like `add_`: the function's result is written into the tensor, outside the graph
 IN_PLACE = """
     abs acos addcdiv addcmul addmm asin atan atan2 bernoulli ceil clip cos cosh cumprod cumsum eq erf exp expm1 floor
@@ -153,16 +161,6 @@ def _renamed(name: str) -> Any:
     )
 
 
-def changing(name: str) -> Any:
-    """The function of this name that changes its input in place: `torch.relu_`."""
-
-    def function(input: Tensor, *args: Any, **options: Any) -> Tensor:
-        return held("ops.more.in_place.change")(input, f"{name}_", held(f"ops.{name}"), *args, **options)
-
-    function.__name__, function.__doc__ = f"{name}_", f"`{name}`, in place."
-    return function
-
-
 def _of_held(name: str, of: Any = None) -> Any:
     """The function of this name in `ops`, which may not be loaded yet, as a method; `of` makes another one of it."""
 
@@ -176,6 +174,13 @@ def _of_held(name: str, of: Any = None) -> Any:
 
 def _to(dtype: str) -> Any:
     return lambda x, memory_format=None: x.to(dtype)
+
+
+def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """The windows of `size` along an axis, one each `step`, in a new last axis. In PyTorch a view; here a copy."""
+    dim = range(x.ndim)[dimension]
+    windows = [held("ops.narrow")(x, dim, i, size) for i in range(0, x.shape[dim] - size + 1, step)]
+    return held("ops.movedim")(ops.stack(windows, dim), dim + 1, -1)
 
 
 TENSOR: dict[str, Any] = {
@@ -206,6 +211,8 @@ TENSOR: dict[str, Any] = {
     "random_": random_,
     "detach_": lambda x: x.requires_grad_(False) if x.grad_fn is None else _refuse_detach(x),
     "new": new,
+    "unfold": unfold,
+    "select": lambda x, dim, index: held("ops.unbind")(x, dim)[index],
     "new_tensor": new_tensor,
     "nelement": Tensor.numel,
     "ndimension": Tensor.dim,
@@ -229,6 +236,27 @@ def _stride(x: Tensor, dim: Any) -> Any:
     return steps if dim is None else steps[dim]
 
 
+class Parts(dict):
+    """A module's own modules, parameters or buffers by name, as they are now; what is set here is set there."""
+
+    def __init__(self, module: Module, own: Any) -> None:
+        super().__init__(own)
+        self.module = module
+
+    def __setitem__(self, name: str, x: Any) -> None:
+        super().__setitem__(name, x)
+        setattr(self.module, name, x)
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        delattr(self.module, name)
+
+
+def _check_input_dim(module: Any, input: Tensor) -> None:
+    if input.ndim not in module.layouts:
+        raise ValueError(f"expected input {' or '.join(module.layouts.values())}, got shape {input.shape}")
+
+
 MODULE: dict[str, Any] = {
     "cuda": lambda module, device=None: module.to("gpu"),
     "cpu": lambda module: module.to("cpu"),
@@ -236,6 +264,12 @@ MODULE: dict[str, Any] = {
     "double": lambda module: Policy("FP64", storage=np.dtype(float)).cast(module),
     "get_parameter": lambda module, target: dict(module.named_parameters())[target],
     "get_submodule": lambda module, target: dict(module.named_modules())[target],
+    "flatten_parameters": lambda module: None,
+    "register_module": Module.add_module,
+    "_modules": property(lambda module: Parts(module, module.named_children())),
+    "_parameters": property(lambda module: Parts(module, module.named_parameters(recurse=False))),
+    "_buffers": property(lambda module: Parts(module, module.named_buffers(recurse=False))),
+    "_check_input_dim": _check_input_dim,
     "_get_name": lambda module: type(module).__name__,
 }
 

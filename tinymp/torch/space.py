@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..arguments import no_attribute
+from ..backend.extras import held
+from ..tensor import Tensor
 from . import different
 
 try:
@@ -26,21 +28,35 @@ def fill(
     here, root = module["__name__"], __package__.partition(".")[0]
     module.setdefault("__path__", [])  # imports ask `different` for the modules that PyTorch has inside this one
     below = {name for name in parts.split() if find_spec(f"{here}.{name}") is not None}
+    inside = different.INSIDE.get(title.removeprefix("torch."), "").split()
 
     def __getattr__(name: str) -> Any:
-        if name in below:
+        if name in below or name in inside:
             return import_module(f"{here}.{name}")
         if name not in table:
-            said = different.why(f"{title}.{name}") or (hints.why(title, name) if hints else "")
+            if (path := f"{title}.{name}".partition(".")[2]) in different.PRESENT or different.reason(path):
+                return different.absent(path)
+            said = hints.why(title, name) if hints else ""
             raise no_attribute(f"{title} has no attribute '{name}' in tinymp{said}")
         owner, _, last = table[name].rpartition(".")
-        module[name] = found = changed(getattr(import_module(f"{root}.{owner}"), last))
+        made = last[-1] == "_" and owner == "ops"  # relu_, which writes what relu gives
+        module[name] = found = changing(last[:-1]) if made else changed(getattr(import_module(f"{root}.{owner}"), last))
         return found
 
     def __dir__() -> list[str]:
         return sorted({*module, *table, *below})
 
     module.update(__getattr__=__getattr__, __dir__=__dir__)
+
+
+def changing(name: str) -> Any:
+    """The function of this name that changes its input in place: `torch.relu_`."""
+
+    def function(input: Tensor, *args: Any, **options: Any) -> Tensor:
+        return held("ops.more.in_place.change")(input, f"{name}_", held(f"ops.{name}"), *args, **options)
+
+    function.__name__, function.__doc__ = f"{name}_", f"`{name}`, in place."
+    return function
 
 
 def names(owner: str, listed: str | Iterable[str]) -> dict[str, str]:

@@ -7,22 +7,13 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..dtypes import float16, float32, float64
+from ..dtypes import float32
 from ..ops.create import zeros
 from ..tensor import Tensor as _Tensor
 from ..tensor import tensor
 
-DTYPES = {
-    "FloatTensor": float32,
-    "DoubleTensor": float64,
-    "HalfTensor": float16,
-    "LongTensor": np.dtype("int64"),
-    "IntTensor": np.dtype("int32"),
-    "ShortTensor": np.dtype("int16"),
-    "CharTensor": np.dtype("int8"),
-    "ByteTensor": np.dtype("uint8"),
-    "BoolTensor": np.dtype("bool"),
-}
+_KINDS = "Float:float32 Double:float64 Half:float16 Long:int64 Int:int32 Short:int16 Char:int8 Byte:uint8 Bool:bool"
+DTYPES = {f"{kind}Tensor": np.dtype(dtype) for kind, _, dtype in (pair.partition(":") for pair in _KINDS.split())}
 __all__ = ["Generator", "Tensor", *DTYPES]
 
 

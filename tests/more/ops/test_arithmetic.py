@@ -24,6 +24,12 @@ CASES = {
     "mv": (ops.mv, np.dot, A, B[0]),
     "outer": (ops.outer, np.outer, A[0], B[1]),
     "addmm": (lambda *x: ops.addmm(*x, beta=0.5, alpha=2), lambda x, a, b: 0.5 * x + 2 * a @ b, A[0, :4], A, B.T),
+    "diff": (ops.diff, np.diff, A),
+    "diff along the first axis, with neighbours": (
+        lambda x, before: ops.diff(x, 1, 0, before, before[:1]),
+        lambda x, before: np.diff(x, 1, 0, before, before[:1]),
+        *(A, B),
+    ),
     "pairwise_distance": (ops.pairwise_distance, lambda a, b: np.sqrt(((a - b + 1e-6) ** 2).sum(-1)), A, B),
     "cdist": (ops.cdist, lambda a, b: np.sqrt(((a[:, None] - b) ** 2).sum(-1)), A, B),
     "cosine_similarity": (

@@ -14,19 +14,11 @@ from ..init import parameter
 from ..module import Module
 
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d"]
-__all__ += ["CELU", "CTCLoss", "ConstantPad2d"]
+__all__ += ["CELU", "SELU", "CTCLoss", "ConstantPad2d", "Hardsigmoid", "Softsign", "Threshold", "Unfold"]
 __all__ += ["ELU", "GELU", "GLU", "Dropout1d", "Dropout2d", "Hardswish", "Hardtanh", "HuberLoss", "KLDivLoss", "L1Loss"]
 __all__ += ["LocalResponseNorm", "LogSigmoid", "MaxPool1d", "Mish", "NLLLoss", "PReLU", "PixelShuffle", "ReLU6"]
-__all__ += [
-    "SELU",
-    "ReflectionPad1d",
-    "ReflectionPad2d",
-    "ReplicationPad1d",
-    "ReplicationPad2d",
-    "SmoothL1Loss",
-    "Softplus",
-]
-__all__ += ["Threshold", "Unflatten", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad2d"]
+__all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "SmoothL1Loss", "Softplus"]
+__all__ += ["Unflatten", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad2d"]
 
 
 class ReLU6(Function, op=ops.relu6):
@@ -41,20 +33,28 @@ class Hardswish(Function, op=ops.hardswish):
     """x min(max(x + 3, 0), 6) / 6. See `ops.hardswish`."""
 
 
-class ELU(Function, op=ops.elu):
-    """x where positive, else alpha * (exp(x) - 1). See `ops.elu`."""
+class Hardsigmoid(Function, op=ops.hardsigmoid):
+    """min(max(x + 3, 0), 6) / 6. See `ops.hardsigmoid`."""
 
 
 class SELU(Function, op=ops.selu):
-    """x where positive, else a (exp(x) - 1), times c. See `ops.selu`."""
+    """1.0507 x where positive, else 1.7581 (exp(x) - 1). See `ops.selu`."""
 
 
 class CELU(Function, op=ops.celu):
     """x where positive, else alpha * (exp(x / alpha) - 1). See `ops.celu`."""
 
 
+class Softsign(Function, op=ops.softsign):
+    """x / (1 + |x|). See `ops.softsign`."""
+
+
 class Threshold(Function, op=ops.threshold):
-    """value where x is at most threshold, else x. See `ops.threshold`."""
+    """x where it is above threshold, else value. See `ops.threshold`."""
+
+
+class ELU(Function, op=ops.elu):
+    """x where positive, else alpha * (exp(x) - 1). See `ops.elu`."""
 
 
 class GLU(Function, op=ops.glu):
@@ -100,6 +100,10 @@ class PixelShuffle(Function, op=ops.pixel_shuffle):
     """(N, C r^2, H, W) to (N, C, H r, W r) for r = upscale_factor. See `ops.pixel_shuffle`."""
 
 
+class Unfold(Function, op=ops.unfold):
+    """The windows of images as columns. See `ops.unfold`."""
+
+
 class MaxPool1d(Function, op=ops.max_pool1d, last="ceil_mode"):
     """The maximum of every window; stride None means kernel_size. See `ops.max_pool1d`."""
 
@@ -138,7 +142,7 @@ class Dropout1d(Dropout, op=ops.dropout1d, without=("training",)):
 
 
 class Dropout2d(Dropout, op=ops.dropout2d, without=("training",)):
-    """In training, channels of (N, C, H, W) or (N, C, L) become zero with probability p. See `ops.dropout2d`."""
+    """In training, channels of (N, C, H, W), (N, C, L) or (N, C) become zero with probability p: `ops.dropout2d`."""
 
 
 def constant_pad(input: Tensor, padding: Any, value: float) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import axis, choice, flag, floating, name_all, number, tensor, with_axes
+from ...arguments import axis, choice, flag, floating, integers, name_all, number, tensor, with_axes
 from ...autograd import Array, Op, taken
 from ...dtypes import HALVES
 from ...precision import POINTWISE, store, widen
@@ -15,12 +15,13 @@ from ..activation import relu
 from ..dot import matmul
 from ..pointwise import add, broadcastable, clamp, div, mul, numeric, operands, stored, sub, sum_to
 from ..reduce import sum as total
-from ..shape import expand, reshape, unsqueeze
+from ..shape import cat, expand, reshape, unsqueeze
 from ..unary import promoted
 from .reduce import norm
+from .shape import narrow
 
-__all__ = ["addcdiv", "addcmul", "addmm", "atan2", "cdist", "cosine_similarity", "dot", "floor_divide", "fmod", "lerp"]
-__all__ += ["mv", "normalize", "outer", "pairwise_distance", "prelu", "remainder"]
+__all__ = ["addcdiv", "addcmul", "addmm", "atan2", "cdist", "cosine_similarity", "diff", "dot", "floor_divide"]
+__all__ += ["fmod", "lerp", "mv", "normalize", "outer", "pairwise_distance", "prelu", "remainder"]
 
 
 class Remainder(Op):
@@ -258,6 +259,21 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
         raise ValueError(f"prelu: expected `weight` to have 1 element or {channels}, got shape {w.shape}")
     w = reshape(w, (1, -1, *[1] * (x.ndim - 2)) if w.numel() > 1 else ())
     return add(relu(x), mul(w, clamp(x, max=0))).to(x.dtype)  # one of the two is 0, so the sum rounds nothing
+
+
+def diff(
+    input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
+) -> Tensor:
+    """The differences of neighbours along dim, taken n times, each of which leaves one place less (at least none).
+
+    prepend, append: tensors that stand before and behind input along dim.
+    """
+    x = tensor("diff", "input", input)
+    d, (times,) = axis("diff", dim, x.ndim), integers("diff", "n", n, 1, 0)
+    x = cat([part for part in (prepend, x, append) if part is not None], d)
+    for _ in range(min(times, x.shape[d])):
+        x = sub(narrow(x, d, 1, x.shape[d] - 1), narrow(x, d, 0, x.shape[d] - 1))
+    return x
 
 
 name_all(globals())

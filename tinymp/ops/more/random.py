@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import flag, floating, integers, name_all, number, with_axes
+from ...arguments import flag, floating, integers, name_all, number
 from ...dtypes import float32, float64
 from ...precision import reduce, to_dtype
 from ...tensor import Tensor
@@ -87,8 +87,10 @@ def normal(mean: Any, std: Any = 1.0, size: Any = None, *, dtype: Any = None, de
     return drawn(op, lambda g, s, _: center + spread * g.standard_normal(s), (shape,), found, where)
 
 
-def _dropout(op: str, input: Tensor, p: float, training: bool, ndim: int, axes: int) -> Tensor:
-    x, share = with_axes(op, "input", input, ndim, ndim - 1), number(op, "p", p, 0, 1)
+def _dropout(op: str, input: Tensor, p: float, training: bool, ndims: tuple, axes: int) -> Tensor:
+    if (x := floating(op, "input", input)).ndim not in ndims:
+        raise ValueError(f"{op}: expected `input` to have {' or '.join(map(str, ndims))} axes, got shape {x.shape}")
+    share = number(op, "p", p, 0, 1)
     if not flag(op, "training", training) or share == 0:
         return x
     dropped = backend.of(x.array).uniform(x.shape[:axes] + (1,) * (x.ndim - axes)) < share
@@ -100,12 +102,12 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
 
     input itself unless training. ValueError for other numbers of axes, and unless 0 <= p <= 1.
     """
-    return _dropout("dropout1d", input, p, training, 3, getattr(input, "ndim", 3) - 1)
+    return _dropout("dropout1d", input, p, training, (2, 3), getattr(input, "ndim", 3) - 1)
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """Zero each channel of input (N, C, H, W) or, as in PyTorch, (N, C, L); see `dropout1d`."""
-    return _dropout("dropout2d", input, p, training, 4, 2)
+    """Zero each channel of input (N, C, H, W) or, as in PyTorch, (N, C, L) or (N, C); see `dropout1d`."""
+    return _dropout("dropout2d", input, p, training, (2, 3, 4), 2)
 
 
 name_all(globals())

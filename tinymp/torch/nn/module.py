@@ -8,7 +8,7 @@ from ... import nn
 from ...tensor import Tensor
 
 
-class _Every(type):
+class Every(type):
     """A class of which all of tinymp's own, `every`, are instances and subclasses, too."""
 
     def __instancecheck__(cls: Any, x: Any) -> bool:
@@ -18,7 +18,7 @@ class _Every(type):
         return issubclass(kind, vars(cls).get("every", ())) or type.__subclasscheck__(cls, kind)
 
 
-class Module(nn.Module, metaclass=_Every):
+class Module(nn.Module, metaclass=Every):
     __doc__ = nn.Module.__doc__
     every = nn.Module
 
@@ -39,4 +39,4 @@ def layer(kind: Any) -> Any:
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         return kind
     own = {"every": kind, "__doc__": kind.__doc__, "__module__": __package__}
-    return _Every(kind.__name__, (Module, kind), own)
+    return Every(kind.__name__, (Module, kind), own)

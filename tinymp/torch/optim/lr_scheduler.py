@@ -1,10 +1,13 @@
-"""torch.optim.lr_scheduler: tinymp's schedules with PyTorch's step."""
+"""torch.optim.lr_scheduler: tinymp's schedules with PyTorch's step, and the base of a program's own."""
+
+from __future__ import annotations
 
 from typing import Any
 
 from ... import optim as _optim
 from ...optim.result import StepResult as _StepResult
 from ...optim.schedule import Schedule as _Schedule
+from ..nn.module import Every as _Every
 from ..space import fill
 
 
@@ -24,12 +27,37 @@ class _Following:
         super().step(*args, **options)  # type: ignore[misc]
 
 
-class LRScheduler(_Following, _Schedule):
-    """The base of schedules."""
+class LRScheduler(_Following, _Schedule, metaclass=_Every):
+    """The base of a schedule that a program writes: `get_lr()` is the list of the groups' rates at `last_epoch`.
+
+    Schedules of tinymp are instances of it, too. ValueError for a last_epoch but -1: `load_state_dict` resumes.
+    """
+
+    every = _Schedule
+
+    def __init__(self, optimizer: Any, last_epoch: int = -1, verbose: Any = None) -> None:
+        if last_epoch != -1:
+            raise ValueError(f"{type(self).__name__}: expected last_epoch=-1, got {last_epoch}; see load_state_dict")
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float]:
+        """The groups' rates at `last_epoch`, which may depend on those before."""
+        raise NotImplementedError(f"{type(self).__name__} has no get_lr")
+
+    def _rates(self, t: int, base_lrs: list[float]) -> list[float]:
+        return self.get_lr()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All attributes but the optimizer, as in PyTorch."""
+        return {name: x for name, x in vars(self).items() if name != "optimizer"}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned. The rates are the optimizer's state."""
+        vars(self).update(state_dict)
 
 
 _LRScheduler = LRScheduler
 for _name in [name for name in _optim.__all__ if name.endswith(("LR", "Restarts", "Plateau")) and name != "SWALR"]:
     _base = getattr(_optim, _name)
-    globals()[_name] = type(_name, (LRScheduler, _base), {"__module__": __name__, "__doc__": _base.__doc__})
+    globals()[_name] = type(_name, (_Following, _base), {"__module__": __name__, "__doc__": _base.__doc__})
 fill(globals(), "torch.optim.lr_scheduler", {})
