@@ -270,7 +270,8 @@ def diff(
     """
     x = tensor("diff", "input", input)
     d, (times,) = axis("diff", dim, x.ndim), integers("diff", "n", n, 1, 0)
-    x = cat([part for part in (prepend, x, append) if part is not None], d)
+    around = {"prepend": prepend, "input": x, "append": append}
+    x = cat([tensor("diff", name, part) for name, part in around.items() if part is not None], d)
     for _ in range(min(times, x.shape[d])):
         x = sub(narrow(x, d, 1, x.shape[d] - 1), narrow(x, d, 0, x.shape[d] - 1))
     return x
