@@ -214,9 +214,10 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
     """The slices of input along dim, each as often as `repeats` says (an integer, or a tensor of one for each); without
     dim, its elements. repeat_interleave(repeats) gives the places alone. ValueError for counts that do not fit.
     """
+    tensor("repeat_interleave", "input", input)
     if repeats is None:  # as PyTorch: the argument is the counts
         return repeat_interleave(Tensor(backend.of(input.array).xp.arange(input.numel())), input)
-    x = reshape(tensor("repeat_interleave", "input", input), (-1,)) if dim is None or not input.ndim else input
+    x = reshape(input, (-1,)) if dim is None or not input.ndim else input
     d = axis("repeat_interleave", 0 if dim is None else dim, x.ndim)
     counts = repeats.reshape(-1).tolist() if isinstance(repeats, Tensor) else repeats
     times = integers("repeat_interleave", "repeats", counts, x.shape[d], 0)
