@@ -343,8 +343,8 @@ class Gradient(Tensor):
         return made
 
     def overwrite(self, how: str, source: Any) -> Tensor:
-        """As `Tensor.overwrite`, but nothing is rounded: in FP16 it becomes FP32, as what a scaler unscales does."""
-        if self.dtype in HALVES:
+        """As `Tensor.overwrite`, but nothing is rounded: FP16 becomes FP32 for FP32, as what a scaler unscales does."""
+        if self.dtype in HALVES and getattr(source, "dtype", None) != self.dtype:
             self._assign(widen(self.array))
         return super().overwrite(how, source)
 
@@ -419,7 +419,7 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False, device: st
 
     device: where it lies; by default that of `data` if it is a Tensor or device array, else that of `mp.device`.
     """
-    made = Tensor(data if getattr(data, "weight", None) is None else data.wide(), dtype)
+    made = Tensor(data.wide() if isinstance(data, Tensor) and data.weight is not None else data, dtype)
     here = backend.of(made.array)
     stays = here is not backend.cpu or isinstance(data, Tensor)
     there = backend.get(device) if device is not None else here if stays else backend.default()

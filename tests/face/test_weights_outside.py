@@ -356,6 +356,9 @@ def test_a_gradient_is_read_and_changed_in_fp32():
         p.grad.numpy(), np.array([[2.0**-39, 2.0**-15], [3 * 2.0**-15, 65504 * 2.0**-15]], "f4")
     )
     p.grad = mp.tensor(np.ones((2, 2), "float16"))
+    p.grad.zero_()
+    assert p.grad.dtype == "float16" and not p.grad.any()  # zeros are exact
+    p.grad.copy_(mp.tensor(np.ones((2, 2), "float16")))
     p.grad.data.mul_(1e-8)
     np.testing.assert_array_equal(p.grad.numpy(), np.full((2, 2), 1e-8, "f4"))
 
