@@ -378,12 +378,9 @@ def taken(op: Any, args: tuple, options: Mapping[str, Any] = {}) -> tuple:
         return rule(op, args, options)
     if in_pass.get() or getattr(op, "selects", False):
         return args
-    weights = [isinstance(a, Variable) and a.weight is not None for a in args]
-    if True not in weights or any(
-        isinstance(a, Variable) and a.weight is None and a.array.dtype in HALVES for a in args
-    ):
+    if any(isinstance(a, Variable) and a.weight is None and a.array.dtype in HALVES for a in args):
         return args
-    return tuple([a.wide() if weight else a for a, weight in zip(args, weights)])
+    return tuple([a if getattr(a, "weight", None) is None else a.wide() for a in args])
 
 
 class Backward:

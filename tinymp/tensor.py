@@ -284,8 +284,8 @@ class Tensor(Variable):
         RuntimeError without a graph, over an op whose arrays were freed, or without a gradient on a tensor of several
         elements; TypeError for create_graph, as there are no second derivatives.
         """
-        if create_graph or not isinstance(retain_graph, bool):
-            kept = f"create_graph=False: {FIRST_ORDER}" if create_graph else f"a bool, got {retain_graph=}"
+        if create_graph is not False or not isinstance(retain_graph, bool):
+            kept = f"create_graph=False: {FIRST_ORDER}" if create_graph is not False else f"a bool, got {retain_graph=}"
             raise TypeError(f"backward: expected {kept}")
         if not self.requires_grad:
             raise RuntimeError("backward: this tensor does not require a gradient: no input does or no_grad cut it off")

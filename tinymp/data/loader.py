@@ -88,7 +88,8 @@ class DataLoader:
         self.drop_last = flag("DataLoader", "drop_last", drop_last)
         length_of("DataLoader", dataset)
         for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
-            if given is not None and not (hasattr(given, "__len__") and hasattr(given, "__iter__")):
+            sized = hasattr(given, "__len__") and hasattr(given, "__iter__") and getattr(given, "shape", None) != ()
+            if given is not None and not sized:
                 raise TypeError(
                     f"DataLoader: expected `{name}` to be an iterable with a length, got {type(given).__name__}"
                     " (a generator would be used up after one epoch)"

@@ -26,5 +26,6 @@ if TYPE_CHECKING:
     from .more.group_norm import *
     from .more.layers import *
     from .more.recurrent import *
+    from .more.reparametrised import *
     from .more.transformer import *
     from .more.utils import *
