@@ -185,12 +185,12 @@ def face_samples(quick: bool, kind: str, missing: list[str]) -> Iterator[Sample]
 
 
 def path_in(home: Any, name: str) -> Any:
-    """The function at this path; None if nothing there can be called."""
+    """The function at this path; None if nothing there can be called, or if it is absent on purpose."""
     try:
         found = attrgetter(name)(home)
     except (AttributeError, ImportError):
         return None
-    return found if callable(found) else None
+    return found if callable(found) and type(found).__name__ != "Absent" else None
 
 
 def of_face(f: Callable[..., Any], in_place: bool, values: Any) -> Any:

@@ -178,6 +178,8 @@ def _to(dtype: str) -> Any:
 
 def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """The windows of `size` along an axis, one each `step`, in a new last axis. In PyTorch a view; here a copy."""
+    if not x.ndim:  # a number is one window
+        return unfold(x.reshape(1), dimension, size, step).reshape(size)
     dim = range(x.ndim)[dimension]
     windows = [held("ops.narrow")(x, dim, i, size) for i in range(0, x.shape[dim] - size + 1, step)]
     return held("ops.movedim")(ops.stack(windows, dim), dim + 1, -1)

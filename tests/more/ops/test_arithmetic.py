@@ -25,6 +25,7 @@ CASES = {
     "outer": (ops.outer, np.outer, A[0], B[1]),
     "addmm": (lambda *x: ops.addmm(*x, beta=0.5, alpha=2), lambda x, a, b: 0.5 * x + 2 * a @ b, A[0, :4], A, B.T),
     "diff": (ops.diff, np.diff, A),
+    "diff not at all": (lambda x, y: ops.diff(x, 0, 0, y), lambda x, y: np.diff(x, 0, 0) + 0 * y.sum(), A, B[:1]),
     "diff along the first axis, with neighbours": (
         lambda x, before: ops.diff(x, 1, 0, before, before[:1]),
         lambda x, before: np.diff(x, 1, 0, before, before[:1]),

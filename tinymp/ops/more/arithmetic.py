@@ -266,11 +266,11 @@ def diff(
 ) -> Tensor:
     """The differences of neighbours along dim, taken n times, each of which leaves one place less (at least none).
 
-    prepend, append: tensors that stand before and behind input along dim.
+    prepend, append: tensors that stand before and behind input along dim. n = 0 is a copy of input, without them.
     """
     x = tensor("diff", "input", input)
     d, (times,) = axis("diff", dim, x.ndim), integers("diff", "n", n, 1, 0)
-    around = {"prepend": prepend, "input": x, "append": append}
+    around = {"prepend": prepend if times else None, "input": x, "append": append if times else None}
     x = cat([tensor("diff", name, part) for name, part in around.items() if part is not None], d)
     for _ in range(min(times, x.shape[d])):
         x = sub(narrow(x, d, 1, x.shape[d] - 1), narrow(x, d, 0, x.shape[d] - 1))
