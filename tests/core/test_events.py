@@ -274,11 +274,12 @@ def interrupted_at(block, n):
 @pytest.mark.parametrize("name", SETTINGS)
 def test_an_interrupt_leaves_nothing_set(name):
     make, now = SETTINGS[name]
+    interrupted_at(make(), 0)  # Python 3.13 traces opcodes from the second time on
     before, n = now(), 1
     while interrupted_at(make(), n):
         assert now() == before, n
         n += 1
-    assert n > 3
+    assert n > 2  # Python 3.13 tells of fewer
 
 
 def test_a_setting_that_was_interrupted_can_be_entered_again():
