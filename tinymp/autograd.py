@@ -224,7 +224,8 @@ class Op:
         if here.observers:
             tell("ran", op, args, tuple([result.array for result in results]))
         if op.targets:
-            op._record(tensors + results, len(results))
+            op.outputs = len(results)
+            op._record(tensors + results)
         return tuple(results) if isinstance(y, tuple) else results[0]
 
     def _connect(self, args: tuple) -> list[Variable]:
@@ -300,12 +301,12 @@ class Op:
         x: Any = tensors[0]
         return x.selected(self, result) if self.selects and x.weight is x and not in_pass.get() else result
 
-    def _record(self, tensors: list, outputs: int) -> None:
+    def _record(self, tensors: list) -> None:
         """Make this op a node of the graph, which knows what it has saved of its arguments and results."""
         self.kept = {id(backend.owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
         if self.kept:
             self.versions = [(t._version, t._version[0]) for t in tensors if id(backend.owner_of(t.array)) in self.kept]
-        self.sequence, self.policy, self.outputs = next(_sequence), kept_policy.get(), outputs
+        self.sequence, self.policy = next(_sequence), kept_policy.get()
         for s in self.saved:
             wrong = getattr(s, "dtype", self.storage) != self.storage and s.dtype in FLOATING
             if wrong and not any(s is t.array for t in tensors):

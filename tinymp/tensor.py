@@ -339,7 +339,7 @@ class Gradient(Tensor):
         return Tensor(widen(self.array))
 
     def selected(self, op: Op, made: Tensor) -> Tensor:
-        """What an op has selected of it: FP16 as well."""
+        """`made`, which op has selected of it: it is FP16 as well."""
         return made
 
     def overwrite(self, how: str, source: Any) -> Tensor:

@@ -17,7 +17,7 @@ FP16 = np.float16
 
 @pytest.fixture(autouse=True)
 def _forward():
-    """What these tests compute stands for a module's forward: weights are read as their copies."""
+    """These tests stand for a module's forward: weights are read as their copies."""
     with Setting(in_pass, True):
         yield
 

@@ -1,4 +1,4 @@
-"""What programs do with weights outside of forward and backward: as PyTorch does it, in FP32, on the masters.
+"""Programs use weights outside of forward and backward as PyTorch's do: in FP32, on the masters.
 
 Each program is as public code writes it (named in its docstring), shortened. It runs with PyTorch, whose weights are
 FP32, and through the face, whose model is prepared; what it returns must agree far below FP16's half unit in the last
@@ -364,7 +364,7 @@ def test_a_gradient_is_read_and_changed_in_fp32():
 
 
 def test_no_memory_is_shared_behind_the_copys_back():
-    """What an op outside returns is weights, or has memory of its own."""
+    """An op outside returns weights, or a tensor with memory of its own."""
     p = weight()
     master = host(p.master)
     with mp.no_grad():

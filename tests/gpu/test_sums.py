@@ -21,7 +21,7 @@ CASES = {  # shape -> the axes that are summed
 
 
 def taken(x, axis):
-    """Whether a kernel sums x."""
+    """True if a kernel sums x."""
     return find(unwrap(type(GPU).reduce), "gpu")(GPU, x, axis, "sum") is not NotImplemented
 
 

@@ -47,7 +47,7 @@ struct Share {
                     wide && x.channels % PACK == 0);
     }
 
-    // Whether this thread is the one that writes what belongs to its channels.
+    // True of the thread that writes what belongs to its channels.
     __device__ bool writes() const { return part == 0 && threadIdx.x < lanes; }
 
     __device__ void get(float (&to)[V], const float* from, float otherwise) const {

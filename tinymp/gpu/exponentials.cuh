@@ -37,11 +37,6 @@ struct Exponentials {
     __device__ void finish() { sum *= expf(max - max); }
 };
 
-struct OneSum {
-    float sum = 0.0f;
-    __device__ static OneSum combine(const OneSum& a, const OneSum& b) { return {a.sum + b.sum}; }
-};
-
 // Exponentials of the thread's walk. Where that is one batch, it is `complete` in e and `held`: nothing need be read or
 // computed again.
 __device__ inline Exponentials exponentials(const T* x, Walk walk, float (&e)[BATCH][PACK], Line (&held)[BATCH],

@@ -44,10 +44,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     all.finish();
     float q = hard * label.w, loss = -q * (x_t - all.max);
     if (share != 0.0f) {
-        auto add = [&](OneSum& few, const Line& line, const Pack& xs) {
-            each(line, [&](int k) { few.sum += (weight ? weight[line.column + k] : 1.0f) * (widen(xs.at[k]) - origin); });
+        auto add = [&](Total<1>& few, const Line& line, const Pack& xs) {
+            each(line, [&](int k) { few.sum[0] += (weight ? weight[line.column + k] : 1.0f) * (widen(xs.at[k]) - origin); });
         };
-        float spread = combine_lanes(add_lines<OneSum>(mine.walk, {x}, add), lanes, scratch).sum;  // rounds: FP32 sums
+        // rounds: FP32 sums
+        float spread = combine_lanes(add_lines<Total<1>>(mine.walk, {x}, add), lanes, scratch).sum[0];
         // rounds: never, a count, exact up to 2^24
         loss -= share * (spread + (weight ? *weights : static_cast<float>(length)) * (origin - all.max));
         q += weight ? share * *weights : smoothing;

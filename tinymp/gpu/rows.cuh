@@ -213,3 +213,19 @@ __device__ inline A combine_lanes(A a, int lanes, float* scratch) {  // rounds: 
     int first = threadIdx.x % 32 / lanes * lanes;
     return made_of<A>([&](int i) { return __shfl_sync(0xffffffffu, member(a, i), first); });
 }
+
+// -------------------------------------------------------------------------------------------------------- plain sums
+
+// Sums of V channels (one, of rows).
+template <int V>
+struct Total {
+    float sum[V] = {};
+    __device__ static Total combine(const Total& a, const Total& b) { return plus(a, b); }
+};
+
+template <int V>
+__device__ inline Total<V> total(const T* x, const Walk& walk) {
+    return add_lines<Total<V>>(walk, {x}, [](Total<V>& few, const Line& line, const Pack& xs) {
+        each(line, [&](int k) { few.sum[k % V] += widen(xs.at[k]); });
+    });
+}

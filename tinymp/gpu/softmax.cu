@@ -31,14 +31,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax_forward(
 // dx = y (dy - sum y dy).
 extern "C" __global__ void __launch_bounds__(THREADS) softmax_backward(
     const T* y, const T* dy, R* dx, long long rows, int length, int lanes) {
-    __shared__ float scratch[FLOATS<OneSum> * THREADS];
+    __shared__ float scratch[FLOATS<Total<1>> * THREADS];
     RowShare share(rows, length, lanes, aligned16(y) && aligned16(dy) && aligned16(dx));
-    auto add = [&](OneSum& few, const Line& line, const Pack& ys, const Pack& dys) {
-        each(line, [&](int k) { few.sum += widen(ys.at[k]) * widen(dys.at[k]); });
+    auto add = [&](Total<1>& few, const Line& line, const Pack& ys, const Pack& dys) {
+        each(line, [&](int k) { few.sum[0] += widen(ys.at[k]) * widen(dys.at[k]); });
     };
-    OneSum total = combine_lanes(add_lines<OneSum>(share.walk, {y, dy}, add), lanes, scratch);  // rounds: FP32 sums
+    // rounds: FP32 sums
+    float sum = combine_lanes(add_lines<Total<1>>(share.walk, {y, dy}, add), lanes, scratch).sum[0];
     each_line(share.walk, {y, dy}, [&](const Line& line, const Pack& ys, const Pack& dys) {
-        write(dx, line, share.walk.wide, [&](int k) { return widen(ys.at[k]) * (widen(dys.at[k]) - total.sum); });
+        write(dx, line, share.walk.wide, [&](int k) { return widen(ys.at[k]) * (widen(dys.at[k]) - sum); });
     });
 }
 
@@ -66,13 +67,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) log_softmax_forward(
 // dx = dy - exp(x - m) / s sum dy.
 extern "C" __global__ void __launch_bounds__(THREADS) log_softmax_backward(
     const T* x, const T* dy, const float* m, const float* s, R* dx, long long rows, int length, int lanes) {
-    __shared__ float scratch[FLOATS<OneSum> * THREADS];
+    __shared__ float scratch[FLOATS<Total<1>> * THREADS];
     RowShare share(rows, length, lanes, aligned16(x) && aligned16(dy) && aligned16(dx));
-    auto add = [&](OneSum& few, const Line& line, const Pack& dys) {
-        each(line, [&](int k) { few.sum += widen(dys.at[k]); });
-    };
-    OneSum total = combine_lanes(add_lines<OneSum>(share.walk, {dy}, add), lanes, scratch);  // rounds: FP32 sums
-    float shift = share.there ? m[share.row] : 0.0f, factor = share.there ? total.sum / s[share.row] : 0.0f;
+    float sum = combine_lanes(total<1>(dy, share.walk), lanes, scratch).sum[0];  // rounds: FP32 sums
+    float shift = share.there ? m[share.row] : 0.0f, factor = share.there ? sum / s[share.row] : 0.0f;
     each_line(share.walk, {x, dy}, [&](const Line& line, const Pack& xs, const Pack& dys) {
         write(dx, line, share.walk.wide,
               [&](int k) { return widen(dys.at[k]) - expf(widen(xs.at[k]) - shift) * factor; });

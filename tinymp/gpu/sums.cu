@@ -5,20 +5,6 @@
 #include "channels.cuh"
 
 template <int V>
-struct Total {
-    float sum[V] = {};
-    __device__ static Total combine(const Total& a, const Total& b) { return plus(a, b); }
-    __device__ void add(const Line& line, const Pack& x) {
-        each(line, [&](int k) { sum[k % V] += widen(x.at[k]); });
-    }
-};
-
-template <int V>
-__device__ inline Total<V> total(const T* x, const Walk& walk) {
-    return add_lines<Total<V>>(walk, {x}, [](Total<V>& few, const Line& line, const Pack& xs) { few.add(line, xs); });
-}
-
-template <int V>
 __device__ inline void sum_of(const T* x, float* sums, const Layout& layout) {
     __shared__ float scratch[FLOATS<Total<V>> * THREADS];
     Share<V> share(layout, aligned16(x));

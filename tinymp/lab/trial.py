@@ -122,9 +122,9 @@ class Trial:
         self.calls = Calls(self.casts)
 
     def run(self) -> dict[str, Any]:
-        """What became of it, as JSON can hold it: `value` (None where it is not finite) and `error`; what was kept; how
-        many `steps` there were, and which of them a loss scale `lost`; and of a run that keeps nothing the modules that
-        may be.
+        """Run it; returns, as JSON can hold it, `value` (None where it is not finite) and `error`; the modules that
+        were kept, or of a run that keeps none those that may be; the number of `steps`, and those that a loss scale
+        `lost`.
         """
         plan, result = self.plan, dict[str, Any](value=None, error=None)
         traced, skips = not (plan.fp32 or plan.keep), Skips()

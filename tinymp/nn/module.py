@@ -307,12 +307,15 @@ class Module:
         All or nothing: if it fails or is interrupted, every parameter and buffer is what it was.
         """
         kept = {} if keep is None else held("nn.module.policies_kept")(self, policy, keep)
-        storage = lambda x: storage_of(kept.get(id(x), policy), x.normalisation)  # noqa: E731
-        targets: list[tuple[str, Tensor, np.dtype]] = [(name, p, storage(p)) for name, p in self.named_parameters()]
+        targets: list[tuple[str, Tensor, np.dtype]] = []
+        for name, p in self.named_parameters():
+            targets.append((name, p, storage_of(kept.get(id(p), policy), p.normalisation)))
         for path, module in self.named_modules():
             own = kept.get(id(module), policy)
-            for name, b in module.named_buffers(path, recurse=False) if own.arguments is None else ():
-                targets.append((name, b, storage(module) if b.dtype in FLOATING else b.dtype))
+            if own.arguments is None:  # PyTorch's autocast leaves buffers as they are
+                floating = storage_of(own, module.normalisation)
+                for name, b in module.named_buffers(path, recurse=False):
+                    targets.append((name, b, floating if b.dtype in FLOATING else b.dtype))
         for name, x, dtype in targets:
             if not fits(exact(x), dtype):
                 raise ValueError(f"{policy.name}.cast: '{name}' has values beyond the range of {dtype}")

@@ -208,7 +208,8 @@ class LossScaler(SavedScaler):
             raise TypeError(f"scale: expected the loss in FP32, got {loss.dtype}; write scale(loss.float())")
         if loss.array.size != 1:
             raise ValueError(f"scale: expected a scalar loss, got shape {loss.shape}; reduce it with .mean() or .sum()")
-        self._side = (find(Side.serving, backend.of(loss.array).name) or type(self._side).serving)(self._side, self)
+        serving = find(Side.serving, backend.of(loss.array).name) or type(self._side).serving
+        self._side = serving(self._side, self)
         self._side.note_loss(self._now, loss)
         return ScaleLoss.apply(loss, loss_scale=self._side.factor, scaler=self)
 
@@ -272,8 +273,10 @@ class LossScaler(SavedScaler):
         if state.bad_losses >= self.max_nonfinite_losses:
             why = f"the loss is {loss} in {state.bad_losses} iterations in a row; a smaller loss scale does not help"
         elif state.skips >= self.max_consecutive_skips:
-            why = f"the gradients overflow in {state.skips} iterations in a row, at last with the loss scale "
-            why += f"{float(scale):g}, though the loss is finite. The first parameter: {overflow}"
+            why = (
+                f"the gradients overflow in {state.skips} iterations in a row, at last with the loss scale "
+                f"{float(scale):g}, though the loss is finite. The first parameter: {overflow}"
+            )
         else:
             if 0 < self.max_consecutive_skips - 1 <= state.skips:
                 held("optim.scaler.watch_backward", lambda scaler: None)(self)

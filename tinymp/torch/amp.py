@@ -63,7 +63,7 @@ class Autocast(Policy):
         return _within, (self.region, Policy(**{name: x for name, x in vars(self).items() if name != "region"}))
 
     def arguments(self, op: Any, args: tuple, options: dict) -> Any:
-        """What `op`, an Op or a function's name, is given for args. RuntimeError for an op that PyTorch refuses."""
+        """The arguments that `op`, an Op or a function's name, gets. RuntimeError for an op that PyTorch refuses."""
         name, fp32, region = getattr(op, "name", op), getattr(op, "_fp32", ()), self.region
         floats = {i: x for i, x in enumerate(args) if isinstance(x, Tensor) and x.array.dtype in FLOATING}
         if not floats or self.storage not in HALVES:

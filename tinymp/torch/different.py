@@ -146,7 +146,7 @@ class Absent(type):
 
 @cache
 def absent(path: str) -> Any:
-    """What stands for a name of PyTorch's ("fft.rfft") that is absent."""
+    """The class that stands for a name of PyTorch's ("fft.rfft") that is absent, or what is present for it."""
     return PRESENT[path] if path in PRESENT else Absent(path.rpartition(".")[2], (), {"path": path})
 
 

@@ -116,7 +116,7 @@ class Traced(Module):
 
 
 def _updating(function: Any) -> Any:
-    """What `x += y` records: the change of x, of which torch.fx makes x + y, a new tensor."""
+    """A function that records `x += y` as the change of x, of which torch.fx makes x + y, a new tensor."""
     return lambda x, y: x.tracer.create_proxy("call_function", function, (x, y), {})
 
 

@@ -67,7 +67,7 @@ class Generator(np.random.Generator):
         return vars(self).get("_seed", 0)
 
     def get_state(self) -> dict:
-        """Where its random numbers are, for `set_state`."""
+        """The place in its random numbers, for `set_state`."""
         return dict(self.bit_generator.state)
 
     def set_state(self, state: Any) -> Generator:

@@ -59,8 +59,8 @@ class AveragedModel(Module):
         ValueError for a model with other parameters or buffers.
         """
         instance("update_parameters", "model", model, Module)
-        n, mine, given = int(self.n_averaged.item()), self.module.state_dict(), model.state_dict()
-        if {name: x.shape for name, x in mine.items()} != {name: x.shape for name, x in given.items()}:
+        n, mine, given = int(self.n_averaged.item()), _shapes(self.module), _shapes(model)
+        if mine != given:
             raise ValueError(f"update_parameters: expected the entries {', '.join(mine)}, got {', '.join(given)}")
         with no_grad():
             for average, weight in zip(self.module.parameters(), model.parameters(), strict=True):
@@ -69,6 +69,10 @@ class AveragedModel(Module):
                 averaged = self.use_buffers and n and buffer.dtype.kind == "f"
                 own.copy_(self.avg_fn(own, buffer, n) if averaged else buffer)
             self.n_averaged.add_(1)
+
+
+def _shapes(model: Module) -> dict[str, tuple]:
+    return {name: x.shape for name, x in (*model.named_parameters(), *model.named_buffers())}
 
 
 def update_bn(loader: Iterable, model: Module, device: Any = None) -> None:

@@ -95,8 +95,8 @@ class Function:
 
     ctx is one call: save_for_backward, saved_tensors, needs_input_grad, mark_non_differentiable,
     set_materialize_grads, and whatever forward keeps on it; or, as in newer programs, forward(*args) and
-    setup_context(ctx, args, output). Results may have another dtype than the Tensors
-    that come in, but those with gradients have one. A gradient may be None: then what came before gets none from here.
+    setup_context(ctx, args, output). Results may have another dtype than the Tensors that come in, but those with
+    gradients have one. A gradient may be None: then the argument gets none from here.
     """
 
     forward: Any

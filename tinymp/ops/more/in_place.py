@@ -57,8 +57,8 @@ def change(x: Tensor, how: str, make: Callable, *args: Any, **options: Any) -> T
 
 
 def updated(x: Tensor, how: str, make: Callable, other: Any) -> Tensor:
-    """What `x += other` leaves in x: x itself, after `change`. Of `z[i] += other` in a graph, x is a view of z that is
-    stored again, and z then becomes the result.
+    """The tensor that `x += other` leaves in x: x itself, after `change`. Of `z[i] += other` in a graph, x is a view of
+    z that is stored again, and z then becomes the result.
     """
     if recorded(x, other) and not alone(x, other) and _is_stored(_getframe(2)):
         return make(x, other)

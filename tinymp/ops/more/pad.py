@@ -76,7 +76,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
 
 
 def _source(xp: Any, n: int, before: int, after: int, mode: str) -> Array:
-    """Where in an axis of length n the elements of the padded axis come from."""
+    """The places in an axis of length n from which the elements of the padded axis come."""
     crop = slice(max(-before, 0), n + before + after + max(-before, 0))
     width = (max(before, 0), max(after, 0))
     if mode == "circular":  # PyTorch repeats what cropping leaves, but mirrors what was there before
