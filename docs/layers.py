@@ -32,8 +32,6 @@ SAYS = {
     "gpu": "kernels, captured steps",
     "study": "other accumulators",
     "torch": "for programs of PyTorch",
-    "hints": "PyTorch's names, ours",
-    "earlier": "pickles of old",
     "statistics": "what a skipped step undoes",
     "parameter": "master and copy",
     "ops": "one family per file",

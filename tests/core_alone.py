@@ -33,8 +33,6 @@ SUBPACKAGES = {
     "parallel": ["parallel"],
     "sparse": ["sparse"],
     "torch": ["torch"],
-    "hints": ["hints"],
-    "earlier": ["earlier"],
     "data/more": ["data/more"],
     "optim/more": ["optim/more"],
     "nn/more": ["nn/more"],

@@ -147,7 +147,7 @@ def _open(package: dict[str, _Any]) -> None:
             return found
         hint = "" if name.startswith("_") else _instead(owner, name, __dir__())
         raise (_arguments.no_attribute if hint else AttributeError)(
-            f"{owner} has no attribute '{name}'{hint and '; '}{hint}"
+            f"{owner} has no attribute '{name}'; {hint or 'names that PyTorch alone has are in tinymp.torch'}"
         )
 
     def __dir__() -> list[str]:
@@ -159,13 +159,11 @@ def _open(package: dict[str, _Any]) -> None:
 
 
 def _instead(owner: str, name: str, there: list[str]) -> str:
-    """Names to use in place of a public name that `owner` does not have: the hint for it, or similar names."""
+    """Names to use in place of a public name that `owner` does not have: similar ones."""
     if owner == __name__ and name in _BF16:
         return f"BF16 needs ml_dtypes: {_hint('bf16')}"
     if owner == __name__ and hasattr(ops, name):
         return f"use {owner}.ops.{name}"
-    if _hints is not None and (said := _hints.instead(owner, name)):
-        return said
     from difflib import get_close_matches
 
     near = get_close_matches(name, [one for one in there if one[0].lower() == name[0].lower()], cutoff=0.8)
@@ -175,11 +173,6 @@ def _instead(owner: str, name: str, there: list[str]) -> str:
 ops.bind(Tensor)
 _name_all(globals(), Tensor)  # but for those that every op makes
 backend.add("meta", lambda: _required("device 'meta'", "audit.meta", RuntimeError).meta)
-if (_hints := _load("hints")) is not None:  # it knows what to use in place of names that only PyTorch has
-    _hints.mark(Tensor, nn.module.INSTEAD)
-    _arguments.otherwise = _hints.refused
-if (_earlier := _load("earlier")) is not None:
-    _earlier.load_old_pickles(_HELD)
 _BF16 = ("BF16", "FP8", "FP8_HOPPER", "bfloat16")
 if BF16 is None:
     del BF16, bfloat16

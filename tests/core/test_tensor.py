@@ -4,7 +4,6 @@ import copy
 import gc
 import inspect
 import pickle
-import re
 import threading
 import weakref
 from contextlib import nullcontext
@@ -17,7 +16,6 @@ from oracle import randn
 from tinymp import nn, ops
 from tinymp.autograd import Op
 from tinymp.dtypes import float32
-from tinymp.hints import INSTEAD
 from tinymp.precision import LOSS, POINTWISE, store, widen
 from tinymp.tensor import Tensor
 from watching import watch
@@ -385,10 +383,6 @@ def test_copies_and_pickles_keep_the_array_and_the_gradient():
     for y in (copy.deepcopy(x), pickle.loads(pickle.dumps(x))):
         assert (y.tolist(), y.grad.tolist(), y.requires_grad, type(y)) == ([1, 2], [2, 4], True, Tensor)
         assert not np.shares_memory(y.array, x.array)
-    old = Tensor.__new__(Tensor)
-    old.__setstate__((None, {"_version": [3], "data": np.ones(2, F16), "grad": np.ones(2, F32), "grad_fn": None,
-                             "grad_scale": 8.0, "output_nr": 0, "requires_grad": True}))  # fmt: skip
-    assert old.tolist() == [1, 1] and old.dtype == F16 and old.grad.tolist() == [1, 1] and old.grad_scale == 8.0
 
 
 @pytest.mark.parametrize("name", [f.__name__ for f in ops.IN_PLACE])
@@ -977,18 +971,12 @@ def test_members_can_be_listed(x):
 @pytest.mark.parametrize(
     ("read", "message"),
     [
-        (lambda: mp.autocast, r"tinymp has no attribute 'autocast'; .* `with tinymp.use\(policy\):`"),
-        (lambda: mp.GradScaler, "use tinymp.optim.DynamicLossScaler"),
+        (lambda: mp.autocast, "tinymp has no attribute 'autocast'; names that PyTorch alone has are in tinymp.torch"),
         (lambda: mp.cat, "tinymp has no attribute 'cat'; use tinymp.ops.cat"),
         (lambda: mp.tensr, "tinymp has no attribute 'tensr'; did you mean tensor"),
-        (lambda: mp.nn.functional, "tinymp.nn has no attribute 'functional'; its functions are in tinymp.ops"),
+        (lambda: mp.nn.functional, "tinymp.nn has no attribute 'functional'; did you mean functions"),
         (lambda: mp.nn.Linaer, "did you mean Linear"),
-        (lambda: mp.optim.lr_scheduler, "tinymp.optim has no attribute 'lr_scheduler'; the schedules are here"),
-        (lambda: mp.tensor(1.0).sum_, r"Tensor has no attribute 'sum_'; ops never write .*use x = x.sum\(...\)"),
-        (lambda: nn.Linear(1, 1).weight.softmax_, "Tensor has no attribute 'softmax_'"),
-        (lambda: mp.tensor(1.0).data.normal_, r"use tinymp.nn.init.normal_\(x\)"),
-        (lambda: nn.Linear(1, 1).register_backward_hook, "use register_full_backward_hook"),
-        (lambda: nn.Linear(1, 1).half, r"Linear has no attribute 'half'; use tinymp.MIXED.cast\(model\)"),
+        (lambda: nn.Linear(1, 1).register_backward_hook, "did you mean register_full_backward_hook"),
     ],
 )
 def test_what_is_absent_on_purpose_names_the_way(read, message):
@@ -1006,7 +994,6 @@ def test_a_name_that_is_not_like_it_is_not_suggested():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("from tinymp import autocast", r"tinymp has no attribute 'autocast'; precision is a policy's"),
         ("from tinymp import tensr", "did you mean tensor"),
         ("from tinymp import istft", "cannot import name 'istft'"),
         ("from tinymp.nn import Linaer", "did you mean Linear"),
@@ -1016,15 +1003,3 @@ def test_a_name_that_is_not_like_it_is_not_suggested():
 def test_an_import_of_what_is_absent_has_the_hint(line, message):
     with pytest.raises(ImportError, match=message):
         exec(line)
-
-
-def test_every_hint_names_what_there_is():
-    """Names of tinymp in the hints exist, and what is said to be absent is absent."""
-    for owner, thing in (("tinymp", mp), ("tinymp.nn", mp.nn), ("tinymp.optim", mp.optim), ("Tensor", mp.Tensor)):
-        for name, hint in INSTEAD[owner].items():
-            assert not hasattr(thing, name) or "ml_dtypes" in hint, (owner, name)
-            for path in re.findall(r"\b(?:tinymp|nn|optim)(?:\.\w+)+", hint):
-                found = mp if path.startswith("tinymp") else getattr(mp, path.split(".")[0])
-                for part in path.split(".")[1:]:
-                    found = getattr(found, part)
-    assert not hasattr(mp.tensor(1.0), "sum_") and hasattr(mp.tensor(1.0), "copy_")

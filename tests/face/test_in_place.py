@@ -231,7 +231,7 @@ def test_without_the_face_nothing_changes_in_place():
         k = x
         x += 1
         assert k.tolist() == [1.0, -2.0]
-        with pytest.raises(TypeError, match="argument `inplace` is not supported"):
+        with pytest.raises(TypeError, match="unexpected keyword argument"):
             mp.ops.relu(x, inplace=True)
     finally:
         with_face.put()

@@ -32,9 +32,8 @@ def test_each_name_of_the_table_is_there_and_the_same_each_time(name):
 
 
 def test_import_brings_the_core_alone():
-    """tinymp.hints says what to use in place of attributes that Tensor has not: it alone is asked at once."""
     code = "import sys; print(*[m.removeprefix('tinymp.') for m in sys.modules if m.startswith('tinymp.')])"
-    elsewhere = {path.rpartition(".")[0] or path for path in HELD.values()} - {"hints", "earlier"}
+    elsewhere = {path.rpartition(".")[0] or path for path in HELD.values()}
     assert not elsewhere & set(run(code))
 
 
@@ -80,7 +79,7 @@ WITHOUT = {  # what is written, and how the error begins
 
 
 def test_names_without_their_subpackage_say_so(tmp_path):
-    less = shutil.ignore_patterns("__pycache__", "audit", "parallel", "sparse", "hints", "earlier", "torch", "more")
+    less = shutil.ignore_patterns("__pycache__", "audit", "parallel", "sparse", "torch", "more")
     shutil.copytree(Path(mp.__file__).parent, tmp_path / "tinymp", ignore=less)
     code = f"""
 import sys

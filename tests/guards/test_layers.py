@@ -22,7 +22,7 @@ LEVELS = [
     {"parameter"},
     {"ops"},
     {"nn", "optim", "data", "checkpoint", "vision"},
-    {"fast", "gpu", "sparse", "hints", "earlier"},
+    {"fast", "gpu", "sparse"},
     {"audit", "parallel"},
     {"lab", "torch"},
     {"course", "models"},

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 _COPY = ".copy"  # after a parameter's name in a state_dict: its working copy
 
-INSTEAD: dict[str, str] = {}  # name that only PyTorch's Module has -> what to use; tinymp/torch fills it
-
 
 @lru_cache(256)  # hasattr asks often
 def _similar(name: str, names: tuple[str, ...]) -> list[str]:
@@ -137,7 +135,7 @@ class Module:
         if "_persistent" not in vars(self):
             raise AttributeError(f"{owner} has no attribute '{name}' (yet): super().__init__() was not called")
         near = _similar(name, tuple(dir(self)))
-        hint = f"; {INSTEAD[name]}" if name in INSTEAD else f"; did you mean {', '.join(near)}?" if near else ""
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise AttributeError(f"{owner} has no attribute '{name}'{hint}")
 
     def _check_name(self, name: str) -> None:

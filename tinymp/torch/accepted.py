@@ -22,7 +22,6 @@ from ..nn import Module
 from ..optim.schedule import Schedule
 from ..tensor import Gradient, Tensor, from_numpy
 from . import methods
-from .space import hints
 
 _KEYWORD = re.compile(r"got an unexpected keyword argument '(\w+)'")
 _POSITION = re.compile(r"too many positional arguments|takes .*positional arguments? but \d+ (were|was) given")
@@ -51,6 +50,23 @@ IN_PLACE = """
 """
 # The value with which an argument of PyTorch's says nothing, where that is not None
 _NOTHING = {"norm_type": 2.0, "scale_grad_by_freq": False, "_freeze": False, "last_epoch": -1}
+# Arguments with which None says nothing, and why another value is refused
+REFUSED = {
+    "dtype": "precision is the policy's decision: policy.cast(model), or convert a tensor with .to(dtype)",
+    "out": "an op of tinymp makes a new tensor, which is copied into a Tensor alone",
+    "device": "the result lives where its input does; move a model with .to(device)",
+    "decimals": "write round(x * 10**n) / 10**n",
+    "enable_gqa": "repeat key and value",
+    "antialias": "images are not smoothed before they are resized",
+    **dict.fromkeys(["max_norm", "norm_type", "scale_grad_by_freq"], "rows of a table are not rescaled"),
+    "_weight": "load a table with layer.weight.copy_(...) under no_grad",
+    "output_size": "use output_padding=",
+    "decoupled_weight_decay": "use AdamW",
+    **dict.fromkeys(["memory_format", "layout"], "all tensors are dense"),
+    **dict.fromkeys(["foreach", "fused", "capturable", "differentiable"], "updates need no option"),
+    "last_epoch": "load_state_dict resumes a schedule",
+    "new_scale": "make a new scaler",
+}
 _EMBEDDING = ["max_norm", "norm_type", "scale_grad_by_freq"]
 # In other words
 RENAMED = {"axis": "dim", "keepdims": "keepdim", "axes": "dims"}
@@ -134,7 +150,7 @@ def _in_place(name: str, call: Callable, on: Any, args: tuple, options: dict[str
 
 def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], error: Exception) -> Any:
     """The result of a call whose arguments do not fit, without or with other words for those that PyTorch has; else
-    NotImplemented. TypeError for an argument of which the hints say why it is not here.
+    NotImplemented. TypeError for an argument that is REFUSED.
     """
     message = str(error)
     if isinstance(error, RuntimeError):
@@ -164,7 +180,7 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
     if name in _FUNCTIONS.get(argument, ()):
         return call(*args, **rest)
     value = options[argument]
-    if (value is None and hints and hints.argument(argument)) or (argument in _NOTHING and value == _NOTHING[argument]):
+    if (value is None and argument in REFUSED) or (argument in _NOTHING and value == _NOTHING[argument]):
         return call(*args, **rest)
     if kind is not None and issubclass(kind, Module) and argument == "device":
         with backend.device(options["device"]):
@@ -190,7 +206,9 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
     if argument == "out" and isinstance(options["out"], Tensor):
         y = call(*args, **rest)
         return (options["out"] if options["out"].numel() else methods.resize_(options["out"], y.shape)).copy_(y)
-    return hints.refused(name, call, args, options, error) if hints else NotImplemented
+    if argument not in REFUSED:
+        return NotImplemented
+    raise TypeError(f"{name}: argument `{argument}` is not supported: {REFUSED[argument]}") from error
 
 
 def install() -> None:

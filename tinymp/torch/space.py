@@ -12,11 +12,6 @@ from ..backend.extras import held
 from ..tensor import Tensor
 from . import different
 
-try:
-    from .. import hints
-except ImportError:  # not installed
-    hints = None  # type: ignore[assignment]
-
 
 def fill(
     module: dict[str, Any], title: str, table: dict[str, str], parts: str = "", changed: Callable = lambda found: found
@@ -36,8 +31,7 @@ def fill(
         if name not in table:
             if (path := f"{title}.{name}".partition(".")[2]) in different.PRESENT or different.reason(path):
                 return different.absent(path)
-            said = hints.why(title, name) if hints else ""
-            raise no_attribute(f"{title} has no attribute '{name}' in tinymp{said}")
+            raise no_attribute(f"{title} has no attribute '{name}' in tinymp")
         owner, _, last = table[name].rpartition(".")
         made = last[-1] == "_" and owner == "ops"  # relu_, which writes what relu gives
         module[name] = found = changing(last[:-1]) if made else changed(getattr(import_module(f"{root}.{owner}"), last))

@@ -143,7 +143,7 @@ class Recursive(nn.Module):
         (lambda m: Late(1).training, AttributeError, r"'training' \(yet\): super\(\).__init__\(\) was not called"),
         (lambda m: Recursive(), ValueError, "Sequential.1: a module cannot be a part of itself"),
         (lambda m: m.frist, AttributeError, "Tied has no attribute 'frist'; did you mean first"),
-        (lambda m: m.half(), AttributeError, "no attribute 'half'; use tinymp.MIXED.cast"),
+        (lambda m: m.half(), AttributeError, "no attribute 'half'"),
         (lambda m: setattr(m, "scale", mp.tensor([1.0])), TypeError, r"expected a Parameter or None .*scale.copy_"),
         (lambda m: setattr(m, "first", abs), TypeError, "Tied.first: expected a Module or None in place of the Module"),
         (lambda m: setattr(m, "mask", np.ones(3)), TypeError, "Tied.mask: expected a Tensor or None for a buffer"),
