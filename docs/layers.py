@@ -42,7 +42,6 @@ SAYS = {
     "parallel": "MPI, NCCL, ZeRO",
     "checkpoint": "a run on disk",
     "audit": "what the events tell",
-    "models": "examples/paper",
     "course": "course/grader",
     "lab": "what runs programs",
     "tinymp": "import tinymp as mp",

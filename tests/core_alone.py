@@ -37,7 +37,6 @@ SUBPACKAGES = {
     "optim/more": ["optim/more"],
     "nn/more": ["nn/more"],
     "ops/more": ["ops/more"],
-    "models": ["models"],
     "course": ["course"],
 }
 # Those without which tinymp cannot be imported or cannot train today. The list only gets shorter.

@@ -37,7 +37,7 @@ _NAMES = {
         PURE_FP16 TF32_AMPERE""",
     "study.sums": "precision.Fp64",
     "study.tensor_core": "tensor_core",
-    **{package: package for package in ("audit", "course", "lab", "models", "parallel")},
+    **{package: package for package in ("audit", "course", "lab", "parallel")},
     "audit.bytes": "saved_nbytes",
     "audit.first": "optim.scaler.watch_backward",
     "gpu.capture": "capture",
@@ -104,7 +104,7 @@ _HELD = {
 }
 
 if TYPE_CHECKING:
-    from . import course, lab, models, parallel, study
+    from . import course, lab, parallel, study
     from .audit import audit  # type: ignore[no-redef]
     from .audit.bytes import saved_nbytes
     from .checkpoint import Checkpointer, load, load_weights, save, save_weights

@@ -92,8 +92,8 @@ def exported(package: str, only: list[str] | None = None) -> Iterator[tuple[str,
 
 def reference(name: str) -> str:
     """The page of a package: what it exports, by module. mkdocstrings leaves out what the module does not define."""
-    page = f"# {'mp' if name == 'mp' else f'mp.{name}'}\n"
-    for module, names in exported({"mp": "tinymp", "models": "examples.paper"}.get(name, f"tinymp.{name}")):
+    page = f"# {name if name in ('mp', 'examples.paper') else f'mp.{name}'}\n"
+    for module, names in exported({"mp": "tinymp", "examples.paper": name}.get(name, f"tinymp.{name}")):
         options = f"{{heading: {module.split('.')[-1]}{f', members: {names}' if names else ''}}}"
         page += f"\n::: {module}\n    options: {options}\n"
     return page

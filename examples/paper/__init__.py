@@ -1,7 +1,5 @@
 """The networks of MPT's tables, at full size, and small by one rule (`Scale`); its networks for sequences."""
 
-from tinymp.arguments import name_all as _name_all
-
 from .alexnet import AlexNet, alexnet
 from .beam_search import Hypothesis, beam_search
 from .deepspeech2 import DeepSpeech2, deepspeech2
@@ -13,5 +11,3 @@ from .resnet import PreActResNet, preact_resnet50
 from .scale import FULL, SMALL, Scale
 from .ssd import SSD, ssd300_vgg16
 from .vgg import VGG, vgg16
-
-_name_all(globals())

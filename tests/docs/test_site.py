@@ -114,13 +114,16 @@ def test_source_has_a_page_with_numbered_lines(site):
 
 
 def test_the_reference_has_what_there_is(site):
-    from tinymp import data, models, nn, ops, optim, parallel
+    from examples import paper
+    from tinymp import data, nn, ops, optim, parallel
 
-    for package in (data, models, nn, ops, optim, parallel):
+    for package in (data, paper, nn, ops, optim, parallel):
         name = package.__name__.removeprefix("tinymp.")
         page = (site / f"reference/{name}.html").read_text("utf-8")
         public = getattr(package, "__all__", None) or [n for n in dir(package) if n[0] != "_"]
-        documented = [n for n in public if getattr(getattr(package, n), "__module__", "").startswith("tinymp")]
+        documented = [
+            n for n in public if getattr(getattr(package, n), "__module__", "").startswith(("tinymp", "examples"))
+        ]
         documented = [n for n in documented if getattr(getattr(package, n), "__name__", "") == n]  # no second names
         documented = [n for n in documented if inspect.getsourcefile(getattr(package, n)) != package.__file__]
         missing = [n for n in documented if not re.search(rf'id="(?:tinymp|examples)\.[\w.]+\.{n}"', page)]

@@ -56,7 +56,7 @@ def test_what_is_held_elsewhere_pickles():
     assert pickle.loads(pickle.dumps(mp.saved_nbytes)) is mp.saved_nbytes
 
 
-@pytest.mark.parametrize("path", ["models.resnet PreActResNet", "models.scale SMALL", "course.checking check"])
+@pytest.mark.parametrize("path", ["course.checking check"])
 def test_what_lies_outside_of_the_package_keeps_the_path_that_old_pickles_have(path):
     pickled = f"ctinymp.{path}\n.".replace(" ", "\n").encode()
     assert run(f"import pickle; print(pickle.loads({pickled!r}) is mp.{path.replace(' ', '.')})") == ["True"]

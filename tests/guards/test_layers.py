@@ -25,7 +25,7 @@ LEVELS = [
     {"fast", "gpu", "sparse"},
     {"audit", "parallel"},
     {"lab", "torch"},
-    {"course", "models"},
+    {"course"},
     {"tinymp"},
 ]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tinymp.models.deepspeech2 import FrameNorm
 
 import cuda_on_cpu
 import tinymp as mp
+from examples.paper.deepspeech2 import FrameNorm
 from tinymp import checkpoint, nn, parallel
 from tinymp.parallel.start import STARTED
 

@@ -251,8 +251,7 @@ def test_a_saved_result_that_changes_raises(case):
 
 def test_every_op_with_a_backward_has_a_case():
     names = [m.name for m in pkgutil.walk_packages(mp.__path__, "tinymp.") if not m.name.endswith("__main__")]
-    package = [name for name in names if not name.startswith("tinymp.models.")]  # programs of examples/, without ops
-    modules = [importlib.import_module(name) for name in package]
+    modules = [importlib.import_module(name) for name in names]
     found = {
         value
         for module in modules

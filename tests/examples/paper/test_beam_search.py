@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from examples.paper import Hypothesis, beam_search
 from oracle import rng
-from tinymp.models import Hypothesis, beam_search
 
 END, SIZE = 3, 5
 pytestmark = pytest.mark.cpu  # searching is the host's work; test_nmt.py searches on either device

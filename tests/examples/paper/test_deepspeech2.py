@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from tinymp.models.deepspeech2 import DeepSpeech2, FrameNorm
 
 import tinymp as mp
+from examples import paper as models
+from examples.paper.deepspeech2 import DeepSpeech2, FrameNorm
 from oracle import host, randn, rng
-from tinymp import models, ops, optim
+from tinymp import ops, optim
 from tinymp.audit.predict import predict
 from tinymp.audit.products import Products
 

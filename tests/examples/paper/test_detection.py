@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from examples import paper as models
+from examples.paper import detection, faster_rcnn, ssd
 from oracle import host, randn, rng
-from tinymp import models, optim
+from tinymp import optim
 from tinymp.audit.predict import predict
 from tinymp.audit.products import Products
-from tinymp.models import detection, faster_rcnn, ssd
 
 cpu = pytest.mark.cpu
 TINY = models.Scale(width=1 / 64, depth=1 / 3)  # 8 or 16 channels

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from examples import paper as models
 from oracle import host
-from tinymp import models, ops, optim
+from tinymp import ops, optim
 from tinymp.audit.predict import predict
 from tinymp.audit.products import Products
 
@@ -111,7 +112,7 @@ def test_learns_a_text_by_heart(policy):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda m: m(mp.tensor([[0, V]])), IndexError, "GPT: .* 11"),
+        (lambda m: m(mp.tensor([[0, V]])), IndexError, "Embedding: .* got 11"),
         (lambda m: m(tokens(2, P + 1)), ValueError, "GPT: expected at most n_positions=16 tokens, got 17"),
     ],
 )

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from examples import paper as models
 from oracle import randn
-from tinymp import models, nn, ops, optim
+from tinymp import nn, ops, optim
 from tinymp.audit.predict import predict
 from tinymp.audit.products import Products
 
@@ -131,7 +132,7 @@ def test_scale():
 @NETWORKS
 def test_images_that_a_network_cannot_take(network):
     model = network(4, scale=models.SMALL)
-    with pytest.raises(ValueError, match=rf"{network.__name__}: expected input.shape\[1\] == weight.shape\[1\]"):
+    with pytest.raises(ValueError, match=r"Conv2d: expected input.shape\[1\] == weight.shape\[1\]"):
         model(mp.zeros(1, 1, 28, 28))
     if network is not models.PreActResNet:  # which takes any
         with pytest.raises(ValueError, match=r"does not fit the input|more than one value per channel"):

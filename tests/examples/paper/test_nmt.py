@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from examples import paper as models
+from examples.paper import NMT, beam_search
 from oracle import host, rng
-from tinymp import models, ops, optim
+from tinymp import ops, optim
 from tinymp.audit.predict import predict
 from tinymp.audit.products import Products
-from tinymp.models import NMT, beam_search
 
 FP64 = mp.Policy("FP64", storage="float64")
 S, T, B, LENGTHS = 6, 5, 3, [6, 2, 4]
