@@ -33,7 +33,8 @@ FOLDERS = ("ops", "nn", "optim", "data", "backend")  # of the core; in each of t
 READING_PATH = ("precision", "autograd", "parameter", "optim/optimizer", "optim/scaler", "ops/softmax")
 
 
-def lines_of_code(path: Path) -> int:
+def code_lines(path: Path) -> set[int]:
+    """The numbers of the lines of a file that are code."""
     source = path.read_text(encoding="utf-8")
     owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = {
@@ -46,7 +47,11 @@ def lines_of_code(path: Path) -> int:
     for token in tokenize.generate_tokens(iter(source.splitlines(keepends=True)).__next__):
         if token.type not in layout and token.start not in docstrings:
             lines.update(range(token.start[0], token.end[0] + 1))
-    return len(lines)
+    return lines
+
+
+def lines_of_code(path: Path) -> int:
+    return len(code_lines(path))
 
 
 def all_lines(paths: Iterable[Path]) -> int:
