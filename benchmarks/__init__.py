@@ -1,3 +1,3 @@
 """What is measured."""
 
-import tinymp  # before NumPy, see tinymp/backend/blas.py
+import tinymp  # before NumPy, see tinymp/fast/cpu/blas.py

@@ -1,3 +1,3 @@
 """The trainings that the README shows."""
 
-import tinymp  # before NumPy, see tinymp/backend/blas.py
+import tinymp  # before NumPy, see tinymp/fast/cpu/blas.py

@@ -6,18 +6,21 @@
 Read `precision.py` first: ops change precision in its four functions and nowhere else.
 """
 
-from . import backend  # isort: skip  # before anything loads NumPy: see backend/cpu.py
-
 import importlib as _importlib
 import sys as _sys
+from contextlib import suppress as _suppress
 from importlib.util import find_spec as _find_spec
+
+with _suppress(ModuleNotFoundError):  # before anything loads NumPy
+    _importlib.import_module(f"{__name__}.fast.cpu.blas").load_numpy()
+
 from pathlib import Path as _Path
 from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
 from . import arguments as _arguments
-from . import data, nn, ops, optim
+from . import backend, data, nn, ops, optim
 from .arguments import name_all as _name_all
 from .backend import __version__, default_device, device, get_rng_state, info, manual_seed, set_rng_state, synchronize
 from .backend.extras import hint as _hint
@@ -49,6 +52,7 @@ _NAMES = {
     "data.more.samplers": """BatchSampler ConcatDataset RandomSampler Sampler SequentialSampler SubsetRandomSampler
         WeightedRandomSampler""",
     "data.more.sequences": "pad_sequence",
+    "gpu.machine": "backend.gpu.about backend.gpu.look",
     "nn.more.attention": "MultiheadAttention",
     "nn.more.average": "AveragedModel get_ema_avg_fn get_swa_avg_fn update_bn",
     "nn.more.backward_hook": "hooks.WatchedBackward",

@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from . import backend
-from .backend.memory import explain
 from .dtypes import FLOATING, HALVES, float32
 from .events import NAMES, here, in_pass, running, tell, type_name
 from .events import backward as backward_run
@@ -265,11 +264,7 @@ class Op:
         It runs in a copy of the context, so that nothing, no interrupt either, can leave what is set there changed.
         """
         self.phase = phase
-        try:
-            return copy_context().run(self._compute, getattr(type(self), phase), arrays, options)
-        except Exception as error:
-            explain(error, self, arrays)  # a full memory
-            raise
+        return copy_context().run(self._compute, getattr(type(self), phase), arrays, options)
 
     def _compute(self, definition: Any, arrays: list, options: Mapping[str, Any]) -> Any:
         """`arrays` are rounded in place, which frees the sums of gradients that they were."""
@@ -404,12 +399,8 @@ class Backward:
         """Do all that `Tensor.backward` does, in a context of its own (`events.quietly`)."""
         backward_run.set(self)
         in_pass.set(True)
-        try:
-            self.propagate()
-            self.deposit()
-        except Exception as error:
-            explain(error, "backward")
-            raise
+        self.propagate()
+        self.deposit()
         if here.observers:
             tell("summed", self)
 

@@ -37,208 +37,6 @@ from .events import Result, Setting, here, quietly, tell
 Array = Any
 
 
-# ------------------------------------------------------------------------------------------------ kinds of arithmetic
-
-
-class Kind(NamedTuple):
-    """What an op does to precision. Every op declares one; `Op.apply` holds it to what it `writes`."""
-
-    name: str
-    reads: str
-    computes: str
-    accumulates: str
-    writes: str
-    source: str
-
-
-DOT = Kind("DOT", "storage", "exact FP16 x FP16 products", "FP32", "storage", "MPT 3.3, NVG 2.2")
-REDUCTION = Kind("REDUCTION", "storage", "FP32", "FP32", "storage; saved statistics FP32", "MPT 3.3, NVG 2.3.1")
-POINTWISE = Kind("POINTWISE", "storage", "FP32", "-", "storage", "MPT 3.3")
-MOVEMENT = Kind("MOVEMENT", "storage", "nothing", "-", "storage", "-")
-LOSS = Kind("LOSS", "storage", "FP32", "FP32", "FP32", "NVG 2.3.1, 5.5")
-UPDATE = Kind("UPDATE", "FP32", "FP32", "FP32", "FP32 master, then one rounding to the FP16 copy", "MPT 3.1")
-KINDS = (DOT, REDUCTION, POINTWISE, MOVEMENT, LOSS, UPDATE)
-
-
-# ----------------------------------------------------------------------------------------------------------- policies
-
-
-class Study:
-    """A policy may put one in the place of the primitives' own sums and operands; see `tinymp.study`."""
-
-    def accumulator(self, field: str, like: Array) -> Any:
-        """An accumulator for `gemm` and products ("accumulate") or for `reduce` ("reduce"), over operands like `like`;
-        None leaves the primitive's own. It has a `name` and the methods product, reduce, add and scatter_add.
-        """
-        return None
-
-    def operand(self, x: Array, gradient: bool) -> Array:
-        """x as a DOT op reads it, forward or (gradient) backward."""
-        return x
-
-    def unrounded(self, x: Array) -> Array:
-        """The array that `operand` made x of."""
-        return x
-
-
-@dataclass(frozen=True)
-class Policy:
-    """One precision decision per field. `cast` sets the storage of a model; `mp.use` sets the arithmetic.
-
-    name        what `str` and the reports call it
-    storage     dtype of weights, activations and gradients (MPT section 3). bfloat16 is FP32's first 16 bits: its
-                range, so that no loss needs a scale, and 8 significant bits instead of FP16's 11 (Kalamkar et al. 2019,
-                arXiv 1905.12322); on the CPU, pip install -e ".[bf16]"
-    accumulate  dtype of the accumulator of a dot product, FP32 or FP64 (MPT section 3.3)
-    reduce      dtype of the accumulator of a sum or mean, FP32 or FP64 (MPT section 3.3, NVG section 2.3.1)
-    rounding    "nearest" (ties to even) or "stochastic", at every store (MPT v1, appendix A, which rounds only the
-                weights stochastically)
-    master      keep an FP32 master copy of every weight (MPT section 3.1)
-    norm        dtype of the parameters and running statistics of normalisation layers (NVG section 5.4.2)
-    state       dtype of the optimizer's state: FP32 (it follows from MPT section 3.1, which does not speak of it)
-    exchange    dtype in which FP16 gradients travel between processes, and are added up there (NVG section 3)
-    tf32        round the FP32 operands of products to TF32's 11 significant bits, as Tensor Cores of Ampere and later
-                can. Never unless a policy says so
-    study       None, or a Study: FP16 accumulators, split sums, FP8 operands and others
-    """
-
-    name: str
-    storage: np.dtype = float16
-    accumulate: np.dtype = float32
-    reduce: np.dtype = float32
-    rounding: str = "nearest"
-    master: bool = True
-    norm: np.dtype = float32
-    state: np.dtype = float32
-    exchange: np.dtype = float32
-    tf32: bool = False
-    study: Study | None = None
-    # rule(op, args, options) gives an op's arguments as it takes them (PyTorch's autocast: torch/amp.py); buffers stay
-    arguments = None  # type: Any
-
-    def __new__(cls, *args: Any, **fields: Any) -> Policy:
-        if unknown := sorted(fields.keys() - cls.__dataclass_fields__.keys()):
-            raise TypeError(
-                f"Policy: expected the fields {', '.join(cls.__dataclass_fields__)}, got {', '.join(unknown)}; "
-                f"a study of sums is made by tinymp.study.change(tinymp.MIXED, name='MINE', {unknown[0]}=...)"
-            )
-        return super().__new__(cls)
-
-    def __post_init__(self) -> None:
-        known = {"storage": FLOATING, "accumulate": (float32, float64), "reduce": (float32, float64)}
-        for field in ("storage", "accumulate", "reduce", "norm", "state", "exchange"):
-            value, dtypes = getattr(self, field), known.get(field, (float16, float32, float64))
-            if not isinstance(value, (str, type, np.dtype)) or value not in dtypes:  # None equals float64 in NumPy
-                sums = field in ("accumulate", "reduce")
-                hint = f"; FP16 sums: tinymp.study.change(tinymp.MIXED, name='MINE', {field}=...)" if sums else ""
-                names = ", ".join(dtype.name for dtype in dtypes)
-                raise ValueError(f"Policy: expected {field} to be one of {names}, got {value!r}{hint}")
-            object.__setattr__(self, field, np.dtype(value))
-        if not isinstance(self.rounding, str) or self.rounding not in ("nearest", "stochastic"):
-            raise ValueError(f"Policy: expected rounding 'nearest' or 'stochastic', got {self.rounding!r}")
-        for field, kind in (("name", str), ("master", bool), ("tf32", bool), ("study", Study)):
-            value = getattr(self, field)
-            if not isinstance(value, kind) and (field != "study" or value is not None):
-                raise TypeError(f"Policy: expected {field} to be a {kind.__name__}, got {value!r}")
-        if bfloat16 is not None and self.storage == bfloat16 and self.rounding != "nearest":
-            raise ValueError(f"Policy: expected rounding='nearest' with BF16 storage, got {self.rounding!r}")
-
-    def __str__(self) -> str:
-        values = {f.name: getattr(self, f.name) for f in fields(self)[1:] if getattr(self, f.name) != f.default}
-        changed = [str(value) if name == "study" else f"{name}={value}" for name, value in values.items()]
-        return f"{self.name}({', '.join(changed) or f'storage={self.storage}, FP32 accumulators and masters'})"
-
-    @property
-    def usual(self) -> bool:
-        """True if it sums in FP32, without a study, and rounds to nearest: what fast paths do. See `plain`."""
-        return self.accumulate == self.reduce == float32 and self.rounding == "nearest" and self.study is None
-
-    def accumulator(self, field: str, like: Array) -> Any:
-        """What sums in the place of a primitive, for "accumulate" or "reduce": see `Study`. None: nothing does."""
-        if self.study is not None and (studied := self.study.accumulator(field, like)) is not None:
-            return studied
-        return held("precision.Fp64") if getattr(self, field) == float64 and like.dtype in HALVES else None
-
-    def cast(self, target: Any, keep: Mapping[str, Policy] | None = None) -> Any:
-        """Give `target` this policy's storage.
-
-        A Module is changed in place (every parameter gets a working copy, and an FP32 master where the policy keeps
-        one) and returned. A Tensor or array with floating values comes back rounded to the storage dtype; integers
-        and booleans come back as they are; lists, tuples and dicts are cast item by item.
-
-        keep: modules in a Module, by their paths, that take another policy, with all that is in them, until it is cast
-        again: {"head": mp.FP32}. Such a module has the storage of its policy. When it is called, Tensors in the storage
-        of what is around it are converted to its own, its forward and their backward follow its policy, whatever
-        `mp.use` says outside, and what it returns is converted back, but for losses. These casts round as the policy
-        around it does, and so do the gradients that come back through them. A path within a kept module ("head.norm")
-        may name a third policy; "" is the whole. Sums of the gradients of a weight that is used several times follow
-        the policy in use around backward.
-
-        TypeError for anything else; ValueError for a finite value that does not fit FP16 (scale such data first), for a
-        path that is not there, and for a weight or module that is shared by two policies.
-        """
-        if keep is not None and not hasattr(target, "named_modules"):
-            raise TypeError(f"Policy.cast: expected a Module, parts of which to keep, got {type(target)}")
-        if hasattr(target, "cast_storage"):  # Module and Tensor know how to do it to themselves
-            return target.cast_storage(self) if keep is None else target.cast_storage(self, keep)
-        if isinstance(target, np.ndarray):
-            target = real("Policy.cast", target, target)
-            return target if target.dtype.kind in "iub" else fit("Policy.cast", target, self.storage)
-        if not isinstance(target, (dict, list, tuple)):
-            raise TypeError(
-                f"Policy.cast: expected a Module, Tensor, array or a collection of them, got {type(target)}"
-            )
-        if isinstance(target, dict):
-            return dict(zip(target, self.cast([*target.values()])))
-        # a batch may carry names beside its arrays
-        found = [item if isinstance(item, (str, bytes)) else self.cast(item) for item in target]
-        return type(target)(*found) if hasattr(target, "_fields") else type(target)(found)
-
-
-FP32 = Policy("FP32", storage=float32)
-MIXED = Policy("MIXED")
-NO_MASTER = replace(MIXED, name="NO_MASTER", master=False)
-STOCHASTIC_ROUNDING = replace(MIXED, name="STOCHASTIC_ROUNDING", rounding="stochastic")
-TF32 = Policy("TF32", storage=float32, tf32=True)
-BF16 = Policy("BF16", storage=bfloat16) if bfloat16 is not None else None
-POLICIES = {p.name: p for p in (FP32, TF32, MIXED, BF16, NO_MASTER, STOCHASTIC_ROUNDING) if p is not None}
-
-# FP32 and MIXED share their arithmetic, so code that sets nothing gets the right one for either storage.
-policy_in_use: ContextVar[Policy] = ContextVar("policy", default=MIXED)
-# That of the kept module whose call is under way (Policy.cast), which the backward of its ops will follow.
-kept_policy: ContextVar[Policy | None] = ContextVar("kept_policy", default=None)
-
-
-def use(policy: Policy) -> Setting:
-    """Within the block, the primitives follow `policy`: put the whole training step (also backward) inside.
-
-    Only the primitives read it, and only for FP16 operands. TypeError for anything but a Policy.
-    """
-    if not isinstance(policy, Policy):
-        raise TypeError(f"use: expected a Policy, got {type(policy).__name__}; see tinymp.POLICIES")
-    return Setting(policy_in_use, policy, policy)
-
-
-def under(policy: Policy, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
-    """work(*args, **options) while the primitives follow `policy`: as under `use`, which an interrupt can leave set."""
-    context = copy_context()
-    context.run(policy_in_use.set, policy)
-    return context.run(work, *args, **options)
-
-
-def current_policy() -> Policy:
-    """The policy whose arithmetic the primitives follow here."""
-    return policy_in_use.get()
-
-
-def plain(dtype: np.dtype | None) -> bool:
-    """True if a fast path may stand in for a definition on storage of this dtype: it sums in FP32, in an order of its
-    own, and rounds to nearest. Where a policy asks for anything else, and in every study, definitions run.
-    """
-    policy = policy_in_use.get()
-    return policy.usual or (policy.study is None and dtype not in HALVES)
-
-
 # ----------------------------------------------------------------------------------------------- the four primitives
 
 
@@ -408,3 +206,199 @@ def fit(what: str, x: Array, dtype: np.dtype) -> Array:
     """`to_dtype` for values that the user supplies: ValueError for one that dtype cannot hold."""
     require_fit(what, x, dtype)
     return to_dtype(x, dtype)
+
+
+# ------------------------------------------------------------------------------------------------ kinds of arithmetic
+
+
+class Kind(NamedTuple):
+    """What an op does to precision. Every op declares one; `Op.apply` holds it to what it `writes`."""
+
+    name: str
+    reads: str
+    computes: str
+    accumulates: str
+    writes: str
+    source: str
+
+
+DOT = Kind("DOT", "storage", "exact FP16 x FP16 products", "FP32", "storage", "MPT 3.3, NVG 2.2")
+REDUCTION = Kind("REDUCTION", "storage", "FP32", "FP32", "storage; saved statistics FP32", "MPT 3.3, NVG 2.3.1")
+POINTWISE = Kind("POINTWISE", "storage", "FP32", "-", "storage", "MPT 3.3")
+MOVEMENT = Kind("MOVEMENT", "storage", "nothing", "-", "storage", "-")
+LOSS = Kind("LOSS", "storage", "FP32", "FP32", "FP32", "NVG 2.3.1, 5.5")
+UPDATE = Kind("UPDATE", "FP32", "FP32", "FP32", "FP32 master, then one rounding to the FP16 copy", "MPT 3.1")
+KINDS = (DOT, REDUCTION, POINTWISE, MOVEMENT, LOSS, UPDATE)
+
+
+# ----------------------------------------------------------------------------------------------------------- policies
+
+
+class Study:
+    """A policy may put one in the place of the primitives' own sums and operands; see `tinymp.study`."""
+
+    def accumulator(self, field: str, like: Array) -> Any:
+        """An accumulator for `gemm` and products ("accumulate") or for `reduce` ("reduce"), over operands like `like`;
+        None leaves the primitive's own. It has a `name` and the methods product, reduce, add and scatter_add.
+        """
+        return None
+
+    def operand(self, x: Array, gradient: bool) -> Array:
+        """x as a DOT op reads it, forward or (gradient) backward."""
+        return x
+
+    def unrounded(self, x: Array) -> Array:
+        """The array that `operand` made x of."""
+        return x
+
+
+_SUMS, _KEPT = (float32, float64), (float16, float32, float64)
+_ALLOWED: dict[str, tuple] = {
+    **{"storage": FLOATING, "accumulate": _SUMS, "reduce": _SUMS, "norm": _KEPT, "state": _KEPT, "exchange": _KEPT},
+    **{"rounding": ("nearest", "stochastic"), "master": (True, False), "tf32": (True, False)},
+}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One precision decision per field. `cast` sets the storage of a model; `mp.use` sets the arithmetic.
+
+    name        what `str` and the reports call it
+    storage     dtype of weights, activations and gradients (MPT section 3). bfloat16 is FP32's first 16 bits: its
+                range, so that no loss needs a scale, and 8 significant bits instead of FP16's 11 (Kalamkar et al. 2019,
+                arXiv 1905.12322); on the CPU, pip install -e ".[bf16]"
+    accumulate  dtype of the accumulator of a dot product, FP32 or FP64 (MPT section 3.3)
+    reduce      dtype of the accumulator of a sum or mean, FP32 or FP64 (MPT section 3.3, NVG section 2.3.1)
+    rounding    "nearest" (ties to even) or "stochastic", at every store (MPT v1, appendix A, which rounds only the
+                weights stochastically)
+    master      keep an FP32 master copy of every weight (MPT section 3.1)
+    norm        dtype of the parameters and running statistics of normalisation layers (NVG section 5.4.2)
+    state       dtype of the optimizer's state: FP32 (it follows from MPT section 3.1, which does not speak of it)
+    exchange    dtype in which FP16 gradients travel between processes, and are added up there (NVG section 3)
+    tf32        round the FP32 operands of products to TF32's 11 significant bits, as Tensor Cores of Ampere and later
+                can. Never unless a policy says so
+    study       None, or a Study: FP16 accumulators, split sums, FP8 operands and others
+    """
+
+    name: str
+    storage: np.dtype = float16
+    accumulate: np.dtype = float32
+    reduce: np.dtype = float32
+    rounding: str = "nearest"
+    master: bool = True
+    norm: np.dtype = float32
+    state: np.dtype = float32
+    exchange: np.dtype = float32
+    tf32: bool = False
+    study: Study | None = None
+    # rule(op, args, options) gives an op's arguments as it takes them (PyTorch's autocast: torch/amp.py); buffers stay
+    arguments = None  # type: Any
+
+    def __post_init__(self) -> None:
+        for field, allowed in _ALLOWED.items():
+            value = getattr(self, field)
+            if value is None or value not in allowed:  # None equals float64 in NumPy
+                hint = "; for FP16 sums see tinymp.study.change" if allowed is _SUMS else ""
+                known = ", ".join(map(str, allowed))
+                raise ValueError(f"Policy: expected {field} to be one of {known}, got {value!r}{hint}")
+            if isinstance(allowed[0], np.dtype):
+                object.__setattr__(self, field, np.dtype(value))
+        if self.study is not None and not isinstance(self.study, Study):
+            raise TypeError(f"Policy: expected study to be a Study, got {self.study!r}; see tinymp.study.change")
+        if self.storage == bfloat16 is not None and self.rounding != "nearest":
+            raise ValueError(f"Policy: expected rounding='nearest' with BF16 storage, got {self.rounding!r}")
+
+    def __str__(self) -> str:
+        values = {f.name: getattr(self, f.name) for f in fields(self)[1:] if getattr(self, f.name) != f.default}
+        changed = [str(value) if name == "study" else f"{name}={value}" for name, value in values.items()]
+        return f"{self.name}({', '.join(changed) or f'storage={self.storage}, FP32 accumulators and masters'})"
+
+    @property
+    def usual(self) -> bool:
+        """True if it sums in FP32, without a study, and rounds to nearest: what fast paths do. See `plain`."""
+        return self.accumulate == self.reduce == float32 and self.rounding == "nearest" and self.study is None
+
+    def accumulator(self, field: str, like: Array) -> Any:
+        """What sums in the place of a primitive, for "accumulate" or "reduce": see `Study`. None: nothing does."""
+        if self.study is not None and (studied := self.study.accumulator(field, like)) is not None:
+            return studied
+        return held("precision.Fp64") if getattr(self, field) == float64 and like.dtype in HALVES else None
+
+    def cast(self, target: Any, keep: Mapping[str, Policy] | None = None) -> Any:
+        """Give `target` this policy's storage.
+
+        A Module is changed in place (every parameter gets a working copy, and an FP32 master where the policy keeps
+        one) and returned. A Tensor or array with floating values comes back rounded to the storage dtype; integers
+        and booleans come back as they are; lists, tuples and dicts are cast item by item.
+
+        keep: modules in a Module, by their paths, that take another policy, with all that is in them, until it is cast
+        again: {"head": mp.FP32}. Such a module has the storage of its policy. When it is called, Tensors in the storage
+        of what is around it are converted to its own, its forward and their backward follow its policy, whatever
+        `mp.use` says outside, and what it returns is converted back, but for losses. These casts round as the policy
+        around it does, and so do the gradients that come back through them. A path within a kept module ("head.norm")
+        may name a third policy; "" is the whole. Sums of the gradients of a weight that is used several times follow
+        the policy in use around backward.
+
+        TypeError for anything else; ValueError for a finite value that does not fit FP16 (scale such data first), for a
+        path that is not there, and for a weight or module that is shared by two policies.
+        """
+        if keep is not None and not hasattr(target, "named_modules"):
+            raise TypeError(f"Policy.cast: expected a Module, parts of which to keep, got {type(target)}")
+        if hasattr(target, "cast_storage"):  # Module and Tensor know how to do it to themselves
+            return target.cast_storage(self) if keep is None else target.cast_storage(self, keep)
+        if isinstance(target, np.ndarray):
+            target = real("Policy.cast", target, target)
+            return target if target.dtype.kind in "iub" else fit("Policy.cast", target, self.storage)
+        if not isinstance(target, (dict, list, tuple)):
+            raise TypeError(
+                f"Policy.cast: expected a Module, Tensor, array or a collection of them, got {type(target)}"
+            )
+        if isinstance(target, dict):
+            return dict(zip(target, self.cast([*target.values()])))
+        # a batch may carry names beside its arrays
+        found = [item if isinstance(item, (str, bytes)) else self.cast(item) for item in target]
+        return type(target)(*found) if hasattr(target, "_fields") else type(target)(found)
+
+
+FP32 = Policy("FP32", storage=float32)
+MIXED = Policy("MIXED")
+NO_MASTER = replace(MIXED, name="NO_MASTER", master=False)
+STOCHASTIC_ROUNDING = replace(MIXED, name="STOCHASTIC_ROUNDING", rounding="stochastic")
+TF32 = Policy("TF32", storage=float32, tf32=True)
+BF16 = Policy("BF16", storage=bfloat16) if bfloat16 is not None else None
+POLICIES = {p.name: p for p in (FP32, TF32, MIXED, BF16, NO_MASTER, STOCHASTIC_ROUNDING) if p is not None}
+
+# FP32 and MIXED share their arithmetic, so code that sets nothing gets the right one for either storage.
+policy_in_use: ContextVar[Policy] = ContextVar("policy", default=MIXED)
+# That of the kept module whose call is under way (Policy.cast), which the backward of its ops will follow.
+kept_policy: ContextVar[Policy | None] = ContextVar("kept_policy", default=None)
+
+
+def use(policy: Policy) -> Setting:
+    """Within the block, the primitives follow `policy`: put the whole training step (also backward) inside.
+
+    Only the primitives read it, and only for FP16 operands. TypeError for anything but a Policy.
+    """
+    if not isinstance(policy, Policy):
+        raise TypeError(f"use: expected a Policy, got {type(policy).__name__}; see tinymp.POLICIES")
+    return Setting(policy_in_use, policy, policy)
+
+
+def under(policy: Policy, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
+    """work(*args, **options) while the primitives follow `policy`: as under `use`, which an interrupt can leave set."""
+    context = copy_context()
+    context.run(policy_in_use.set, policy)
+    return context.run(work, *args, **options)
+
+
+def current_policy() -> Policy:
+    """The policy whose arithmetic the primitives follow here."""
+    return policy_in_use.get()
+
+
+def plain(dtype: np.dtype | None) -> bool:
+    """True if a fast path may stand in for a definition on storage of this dtype: it sums in FP32, in an order of its
+    own, and rounds to nearest. Where a policy asks for anything else, and in every study, definitions run.
+    """
+    policy = policy_in_use.get()
+    return policy.usual or (policy.study is None and dtype not in HALVES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -11,7 +10,6 @@ import numpy as np
 
 from . import backend, dtypes
 from .autograd import Array, Backward, Op, Variable
-from .backend.memory import behind
 from .dtypes import FLOATING, HALVES, float32, float64, real, require_fit
 from .events import flag, quietly, type_name
 from .grad_mode import is_grad_enabled
@@ -443,13 +441,3 @@ def from_numpy(array: np.ndarray) -> Tensor:
             "cannot share; tensor(array) copies it"
         )
     return Tensor(array)
-
-
-# ------------------------------------------------------------------------- looking at a graph without running it
-
-
-def uses(root: Op) -> dict[int, tuple[Variable, int]]:
-    """By their id, the leaves that a backward pass from this op reaches, and how many gradients each will get."""
-    edges = [edge for op in behind(root) for edge in op.edges if isinstance(edge, Variable)]
-    counts = Counter(map(id, edges))
-    return {id(leaf): (leaf, counts[id(leaf)]) for leaf in edges}

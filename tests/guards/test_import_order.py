@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tinymp.backend import blas
+from tinymp.fast.cpu import blas
 
 
 def test_programs_import_tinymp_before_numpy():
@@ -21,7 +21,7 @@ def test_programs_import_tinymp_before_numpy():
         "benchmarks.cpu",
         "tinymp.lab.cli",
     ):
-        code = f"import {package}\nfrom tinymp.backend import blas\nprint(blas.too_late)"
+        code = f"import {package}\nfrom tinymp.fast.cpu import blas\nprint(blas.too_late)"
         environment = {n: v for n, v in os.environ.items() if n not in (blas.CORE, blas.TIMEOUT, blas.OFF)}
         environment["PYTHONPATH"] = os.getcwd()
         command = [sys.executable, "-c", code]

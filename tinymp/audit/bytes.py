@@ -10,8 +10,8 @@ from typing import Any
 from .. import backend
 from ..arguments import named
 from ..autograd import Op, Variable, values_of
-from ..backend.memory import behind
 from ..dtypes import HALF, HALVES
+from ..ops.more.graph import behind
 from ..optim.optimizer import Optimizer
 from ..parameter import Parameter
 from ..precision import current_policy

@@ -16,11 +16,12 @@ from weakref import WeakKeyDictionary, WeakSet
 from ..autograd import Op
 from ..events import PACKAGE, Exchange, Observer, Update, here, observe
 from ..nn.module import Module
+from ..ops.more.graph import uses
 from ..optim.optimizer import Optimizer
 from ..optim.result import StepResult
 from ..parameter import Parameter
 from ..precision import REDUCTION, UPDATE, Kind, Policy, current_policy
-from ..tensor import Tensor, uses
+from ..tensor import Tensor
 from .callers import caller, line_of_primitive, modules, variable
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from .cpu import Cpu  # isort: skip  # before anything loads NumPy: see there
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +12,7 @@ import numpy as np
 
 from ..events import Setting
 from ..fast_path import enabled
+from .cpu import Cpu
 from .devices import Device
 from .extras import __version__
 from .gpu import Gpu

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from . import blas
-
-blas.load_numpy()  # OpenBLAS reads two settings when NumPy loads it, and never again; TINYMP_BLAS=0 leaves them alone
-
 import ctypes
 import os
 import sys
@@ -39,28 +35,12 @@ def keep_freed_memory() -> bool:
     return keeps_memory
 
 
-def free_memory() -> int | None:
-    """The bytes that this process may still ask for, as Linux says, or None."""
-    try:
-        import resource
-
-        with open("/proc/meminfo", "rb") as file:
-            free = next(int(line.split()[1]) * 1024 for line in file if line.startswith(b"MemAvailable"))
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        with open("/proc/self/statm", "rb") as file:
-            used = int(file.read().split()[0]) * resource.getpagesize()
-    except (ImportError, OSError, StopIteration):
-        return None
-    return free if limit == resource.RLIM_INFINITY else max(min(free, limit - used), 0)
-
-
 class Cpu(Device):
     """NumPy for mathematics, BLAS (through NumPy) for products."""
 
     def __init__(self) -> None:
         super().__init__("cpu", np)
 
-    free_memory = staticmethod(free_memory)
     keep_freed_memory = staticmethod(keep_freed_memory)
 
     @replaceable
@@ -68,8 +48,6 @@ class Cpu(Device):
         """The libraries and the settings of this device, for `mp.info()`."""
         return {
             "backend": f"cpu (NumPy {np.__version__})",
-            "FP16 casts": "NumPy",
-            "BLAS": blas.describe(),
             "cores": str(os.cpu_count()),
             "freed memory": "kept for reuse" if keeps_memory else "returned to the system",
         }

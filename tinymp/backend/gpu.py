@@ -15,9 +15,6 @@ NVIDIA_TF32_OVERRIDE says ("pedantic"); TF32 only where the policy asks for it.
 
 from __future__ import annotations
 
-import os
-import pathlib
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +22,7 @@ import numpy as np
 
 from .. import fast_path
 from .devices import Array, Device, part, replaceable
-from .extras import hint
+from .extras import held
 
 _F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 TYPES = {_F16: 2, _F32: 0, _F64: 1}  # cudaDataType_t: CUDA_R_16F, CUDA_R_32F, CUDA_R_64F
@@ -39,9 +36,13 @@ MOST = 2**31 - 1  # cuBLAS's sizes are C ints
 LONG = 4096  # CuPy sums along an axis with at least 16 threads: each adds at most 256 of so many terms
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """True if an exception of CuPy says that the device's memory is full."""
-    return type(error).__name__ == "OutOfMemoryError" or "cudaErrorMemoryAllocation" in str(error)
+def _look() -> str | None:
+    try:
+        import cupy
+
+        return None if cupy.cuda.runtime.getDeviceCount() else "no NVIDIA GPU was found"
+    except Exception as error:  # CuPy is not installed, or has no driver
+        return str(error)
 
 
 class Gpu(Device):
@@ -56,7 +57,7 @@ class Gpu(Device):
     def problem(self) -> str | None:
         """Why no GPU can be used here, and what to do about it; None where one works. Looked up once."""
         if self._problem is None:
-            self._problem = (_look(),)
+            self._problem = (held("backend.gpu.look", _look)(),)
         return self._problem[0]
 
     def first_use(self) -> None:
@@ -69,32 +70,13 @@ class Gpu(Device):
             cupy._core.set_reduction_accelerators([])  # CUB's templates: 2 s of NVRTC each, CuPy's own 0.1
             self.xp, self.array_type = cupy, cupy.ndarray
 
-    def free_memory(self) -> int:
-        """The bytes that the device has left, with those that CuPy keeps for reuse."""
-        return int(self.xp.cuda.runtime.memGetInfo()[0]) + int(self.xp.get_default_memory_pool().free_bytes())
-
     def compute_capability(self) -> int:
         """The GPU's generation as a number: 75 Turing, 80 Ampere, 90 Hopper, 100 Blackwell."""
         return int(self.xp.cuda.Device().compute_capability)
 
     def info(self) -> dict[str, str]:
-        """The GPU and the versions of its libraries, for `mp.info()`; without a GPU, the reason."""
-        if (why := self.problem()) is not None:
-            return {"GPU": f"none: {why}"}
-        import cupy
-        from cupy_backends.cuda.libs import cublas
-
-        runtime = cupy.cuda.runtime
-        properties = runtime.getDeviceProperties(cupy.cuda.Device().id)
-        return {
-            "GPU": properties["name"].decode(),
-            "GPU memory": f"{properties['totalGlobalMem'] / 2**30:.0f} GiB",
-            "compute capability": f"{properties['major']}.{properties['minor']}",
-            "CuPy": cupy.__version__,
-            "cuBLAS": _version(cublas.getVersion(cupy.cuda.device.get_cublas_handle()), 10_000, 100),
-            "CUDA": f"runtime {_version(runtime.runtimeGetVersion())}, driver {_version(runtime.driverGetVersion())}",
-            "math mode": "FP16 products on Tensor Cores, FP32 accumulators and reductions; FP32 is never TF32",
-        }
+        """What `mp.info()` says of it."""
+        return held("backend.gpu.about", lambda: {"GPU": self.problem() or "there"})()
 
     def asarray(self, x: Any) -> Array:
         """x, from a CPU or GPU, as a device array."""
@@ -271,53 +253,3 @@ def require_one_gpu(cupy: Any) -> int:
             f"thread: call cupy.cuda.Device({_gpu}).use() in it, or choose the GPU with CUDA_VISIBLE_DEVICES"
         )
     return now
-
-
-# -------------------------------------------------------------------------------------------------- is there a GPU?
-
-
-def _look() -> str | None:
-    try:
-        import cupy
-    except ModuleNotFoundError as error:
-        if error.name != "cupy":
-            return f"CuPy cannot be imported ({error}): reinstall it with {hint('cuda13')}"
-        return f"CuPy is not installed: {hint('cuda13')} (or cuda12, which still has Volta)"
-    except ImportError as error:
-        return f"CuPy finds a library missing ({error}): {hint('cuda13')} brings CUDA's libraries"
-    if not hasattr(cupy, "cuda"):  # a folder of that name on Python's path
-        return f"CuPy is hidden by {next(iter(cupy.__path__))}, a folder that Python finds first: rename it"
-    runtime = cupy.cuda.runtime
-    try:
-        if not runtime.getDeviceCount():
-            return "no NVIDIA GPU was found: `nvidia-smi` should list one"
-    except runtime.CUDARuntimeError as error:
-        if "InsufficientDriver" in str(error):
-            return (
-                f"the NVIDIA driver is missing or too old for CUDA {_version(runtime.runtimeGetVersion())} ({error}): "
-                f"install a newer driver (`nvidia-smi` shows it), or {hint('cuda12')} for an older one"
-            )
-        return f"no NVIDIA GPU can be used ({error}): `nvidia-smi` should list one; is CUDA_VISIBLE_DEVICES set?"
-    kernels = os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")
-    if not any(pathlib.Path(kernels).glob("*")):
-        print(f"tinymp: CuPy's kernel cache {kernels} is empty: compiling takes some seconds, once", file=sys.stderr)
-    try:
-        cupy.full((2, 2), 1.0, _F32) @ cupy.full((2, 2), 1.0, _F32)  # rounds: never; are NVRTC and cuBLAS there?
-    except Exception as error:
-        if is_out_of_memory(error):
-            return f"the GPU's memory is full before anything started ({error}): `nvidia-smi` shows who holds it"
-        if isinstance(error, runtime.CUDARuntimeError):
-            return f"the GPU does not answer ({error}): try `nvidia-smi`"
-        if isinstance(error, (OSError, ImportError, RuntimeError, MemoryError)):
-            return f"a CUDA library was not found ({error}): {hint('cuda13')} brings cuBLAS and NVRTC"
-        if type(error).__name__ != "CompileException":  # of CuPy, in a module that needs NVRTC
-            raise
-        return (
-            f"CUDA {_version(runtime.runtimeGetVersion())} cannot compile for this GPU ({str(error).strip()[:200]}): "
-            f"CUDA 13 has dropped Volta and older ones; {hint('cuda12')}"
-        )
-    return None
-
-
-def _version(number: int, major: int = 1000, minor: int = 10) -> str:
-    return f"{number // major}.{number % major // minor}"

@@ -12,7 +12,6 @@ import numpy as np
 
 from ..arguments import flag, function, integers, listed
 from ..backend.extras import held
-from ..backend.memory import explained
 from ..dtypes import real
 from ..events import type_name
 from ..tensor import Tensor
@@ -158,12 +157,11 @@ class DataLoader:
         """The same; notes the time that each took to come, and which are left."""
         began = perf_counter()
         try:
-            with explained("DataLoader", "use a smaller batch_size", "a smaller prefetch"):
-                for batch in batches:
-                    self.waited += perf_counter() - began
-                    next(left)
-                    yield batch
-                    began = perf_counter()
+            for batch in batches:
+                self.waited += perf_counter() - began
+                next(left)
+                yield batch
+                began = perf_counter()
         finally:
             if self.left is left:  # else another loop has begun
                 self.left = None

@@ -9,16 +9,12 @@ from typing import Any
 from .. import backend
 from ..arguments import flag, listed, number, require_unscaled
 from ..autograd import values_of, with_values
-from ..backend.memory import explained
 from ..events import quietly
 from ..parameter import Parameter
 from ..precision import reduce, to_dtype, widen
 from ..tensor import Tensor, tensor
 
-CLIPPED = "use a smaller model, for clipped gradients are FP32"  # what helps against a full memory
 
-
-@explained("clip_grad_norm_", CLIPPED)
 def clip_grad_norm_(
     parameters: Parameter | Iterable[Parameter],
     max_norm: float,
@@ -64,7 +60,6 @@ def clip_norm(params: list[Tensor], max_norm: float, norm_type: float, error_if_
     return params[0].result(backend.of(total).xp.asarray(total))
 
 
-@explained("clip_grad_value_", CLIPPED)
 def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: float) -> None:
     """Limit every element of the gradients to [-clip_value, clip_value]; each `grad` becomes a new FP32 array.
 

@@ -13,9 +13,8 @@ import numpy as np
 from .. import backend
 from ..arguments import flag, listed, number, same_keys, whole
 from ..autograd import Array
-from ..backend.memory import explained
 from ..dtypes import FLOATING, float16, masked, require_fit
-from ..events import Update, quietly, type_name
+from ..events import quietly, type_name
 from ..parameter import Parameter
 from ..precision import to_dtype, widen
 
@@ -161,8 +160,7 @@ class Groups:
             if name not in state:
                 if hasattr(state["step"], "dtype") or state["step"]:
                     state["since"] = copy.copy(state["step"])
-                with explained(Update(self, p)):
-                    state[name] = device.xp.full_like(p.master, value, dtype=self.state_dtype(p))
+                state[name] = device.xp.full_like(p.master, value, dtype=self.state_dtype(p))
             elif backend.of(state[name]) is not device:
                 state[name] = device.asarray(state[name])
         return state

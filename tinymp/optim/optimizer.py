@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 from .. import backend, statistics
 from ..arguments import flag, require_unscaled
 from ..autograd import Array, put, rows_of, values_of, with_values
-from ..backend.memory import explained
 from ..events import Update, here, quietly, running, tell
 from ..fast_path import find, replaceable
 from ..parameter import Parameter
@@ -117,18 +116,17 @@ class Optimizer(Groups):
     def _update_all(self, ready: list[tuple[Group, Parameter]]) -> None:
         for group, p in ready:
             policy_in_use.set(p.policy)  # state and weights are rounded as it says; `quietly` ends it
-            running.set(update := Update(self, p))
-            with explained(update):
-                g, state = p.grad_array, self.state_of(group, p)
-                counts = {"step": int(state["step"]) + 1, "since": int(state.get("since", 0))}
-                arrays = {name: rows_of(state[name], g) for name in self.initial(group)}
-                w, new = self.updated(rows_of(p.master, g), values_of(g), p.grad_scale, arrays, counts, group)
-                state["step"] = counts["step"]
-                for name, array in new.items():
-                    if array is not state[name]:  # FP16 state, or rows
-                        put(state[name], with_values(g, array))
-                # the write-back: exact into the FP32 master, one rounding into the FP16 copy (MPT section 3.1)
-                p.write(with_values(g, w))
+            running.set(Update(self, p))
+            g, state = p.grad_array, self.state_of(group, p)
+            counts = {"step": int(state["step"]) + 1, "since": int(state.get("since", 0))}
+            arrays = {name: rows_of(state[name], g) for name in self.initial(group)}
+            w, new = self.updated(rows_of(p.master, g), values_of(g), p.grad_scale, arrays, counts, group)
+            state["step"] = counts["step"]
+            for name, array in new.items():
+                if array is not state[name]:  # FP16 state, or rows
+                    put(state[name], with_values(g, array))
+            # the write-back: exact into the FP32 master, one rounding into the FP16 copy (MPT section 3.1)
+            p.write(with_values(g, w))
 
     @replaceable(lambda optimizer: backend.of(optimizer.param_groups[0]["params"][0].array).name)
     def updated(self, w: Array, g: Array, scale: Any, arrays: State, counts: State, group: Group) -> tuple:

@@ -23,7 +23,6 @@ from .. import backend, statistics
 from ..arguments import count, instance, loss_scale, number, tensor
 from ..autograd import Array, Op, values_of
 from ..backend.extras import held
-from ..backend.memory import explained
 from ..dtypes import FLOATING, HALVES
 from ..events import here, quietly, tell
 from ..fast_path import find
@@ -213,7 +212,6 @@ class LossScaler(SavedScaler):
         self._side.note_loss(self._now, loss)
         return ScaleLoss.apply(loss, loss_scale=self._side.factor, scaler=self)
 
-    @explained("unscale_", "leave it out: step() unscales one gradient at a time", "use a smaller model")
     def unscale_(self, optimizer: Optimizer) -> None:
         """Replace the optimizer's gradients by their values without the loss scale, in FP32.
 

@@ -17,9 +17,9 @@ from ..backend import __version__
 from ..dtypes import HALVES, NAMES, float16, float32
 from ..events import Exchange, Observer, during, here, observe, tell
 from ..nn.module import Module
+from ..ops.more.graph import uses
 from ..parameter import Parameter
 from ..precision import scatter_add, store, widen
-from ..tensor import uses
 from .group import Group, Pending, from_root
 
 FIRST = 1 << 20  # bytes of the first bucket: small, so that sending begins early

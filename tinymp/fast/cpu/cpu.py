@@ -1,4 +1,4 @@
-"""Which library casts FP16."""
+"""For `mp.info()`: the library that casts FP16, and OpenBLAS with its kernels."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from ...backend.cpu import Cpu
 from ...fast_path import fast_path
+from . import blas
 from .devices import numkong, without_numkong
 
 
@@ -13,4 +14,4 @@ from .devices import numkong, without_numkong
 def info(device: Cpu) -> dict[str, str]:
     definition: Any = Cpu.info
     casts = f"NumKong {numkong.__version__}" if numkong else f"NumPy: slower ({without_numkong})"
-    return {**definition.__wrapped__(device), "FP16 casts": casts}
+    return {**definition.__wrapped__(device), "FP16 casts": casts, "BLAS": blas.describe()}

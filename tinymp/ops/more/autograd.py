@@ -9,8 +9,9 @@ from ...autograd import Backward, Op
 from ...events import quietly
 from ...grad_mode import no_grad
 from ...precision import POINTWISE
-from ...tensor import FIRST_ORDER, Tensor, uses
+from ...tensor import FIRST_ORDER, Tensor
 from ..create import ones_like
+from .graph import uses
 
 
 def grad(

@@ -45,8 +45,8 @@ def is_bf16_supported() -> bool:
 
 def empty_cache() -> None:
     """Give memory that no array uses back to the GPU."""
-    if is_available():
-        backend.gpu.free_memory()
+    if backend.gpu.array_type is not None:
+        backend.gpu.xp.get_default_memory_pool().free_all_blocks()
 
 
 fill(globals(), "torch.cuda", {name: f"torch.{name}" for name in _DTYPES}, "amp")

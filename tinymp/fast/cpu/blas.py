@@ -1,6 +1,6 @@
 """OpenBLAS, with which NumPy multiplies matrices: its kernels, and how long its threads wait.
 
-Both are decided once, when NumPy loads OpenBLAS. If NumPy is not loaded yet, cpu.py has it load so:
+Both are decided once, when NumPy loads OpenBLAS. If NumPy is not loaded yet, tinymp/__init__.py has it load so:
 
 - The kernels. OpenBLAS's releases up to 0.3.31 do not know AMD's CPUs from Zen 5 on, and take the kernels for AVX2
   ("Haswell") although these CPUs have AVX-512: half the speed. Results differ as FP32 sums do whose terms are added in
@@ -19,8 +19,6 @@ import os
 import pathlib
 import sys
 from collections.abc import Mapping
-
-from .extras import hint
 
 OFF, CORE, TIMEOUT = "TINYMP_BLAS", "OPENBLAS_CORETYPE", "OPENBLAS_THREAD_TIMEOUT"
 RIGHT, LESSER = "SkylakeX", ("Haswell", "Zen")  # kernels by their names: for AVX-512, and for AVX2
@@ -56,6 +54,8 @@ def load_numpy() -> None:
 
 def describe() -> str:
     """The library behind NumPy's products, its kernels and threads, and in one line what is lost, if anything is."""
+    from ...backend.extras import hint
+
     try:
         import threadpoolctl
     except ModuleNotFoundError:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tinymp.backend import blas
+from tinymp.fast.cpu import blas
 
 AVX512 = " ".join(sorted(blas.NEEDED))
 
