@@ -59,7 +59,6 @@ char, short, int, long, bool = int8, int16, int32, int64, _np.dtype("bool")
 dtype = _np.dtype
 inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
 newaxis = None
-Size = tuple
 contiguous_format, channels_last, preserve_format, strided = "contiguous_format", "channels_last", "preserve", "strided"
 
 

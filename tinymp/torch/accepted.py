@@ -187,6 +187,8 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
             return call(*args, **rest)
         with options["generator"]:
             return call(*args, **rest)
+    if argument == "size" and not args:
+        return call(options["size"], **rest)
     if argument == "out" and isinstance(options["out"], Tensor):
         y = call(*args, **rest)
         return (options["out"] if options["out"].numel() else methods.resize_(options["out"], y.shape)).copy_(y)

@@ -15,7 +15,7 @@ from ..nn.functions import Function
 from ..nn.module import Module
 from ..precision import FP32, Policy
 from ..tensor import Tensor
-from .types import DTYPES
+from .types import DTYPES, Size, lengths
 
 # Functions of `ops` that are methods of PyTorch's Tensor and not of tinymp's
 METHODS = """
@@ -137,7 +137,11 @@ def new_tensor(x: Tensor, data: Any, dtype: Any = None, device: Any = None, requ
 
 def new(x: Tensor, *data: Any) -> Tensor:
     """`new_empty(2, 3)`, or `new_tensor(values)`."""
-    return new_tensor(x, *data) if len(data) == 1 and not isinstance(data[0], int) else _new("zeros")(x, *data)
+    return new_tensor(x, *data) if (shape := lengths(data)) is None else _new("zeros")(x, *shape)
+
+
+def _size(x: Tensor, dim: Any = None, of: Any = Tensor.size) -> Any:
+    return of(x, dim) if dim is not None else Size(x.shape)
 
 
 def _reflected(name: str) -> Any:
@@ -267,6 +271,7 @@ MODULE: dict[str, Any] = {
     "get_parameter": lambda module, target: dict(module.named_parameters())[target],
     "get_submodule": lambda module, target: dict(module.named_modules())[target],
     "flatten_parameters": lambda module: None,
+    "_flat_weights_names": property(lambda module: [name for name, _ in module.named_parameters(recurse=False)]),
     "register_module": Module.add_module,
     "_modules": property(lambda module: Parts(module, module.named_children())),
     "_parameters": property(lambda module: Parts(module, module.named_parameters(recurse=False))),
@@ -291,3 +296,4 @@ def install() -> None:
         Tensor.extend({name: x for name, x in TENSOR.items() if not hasattr(Tensor, name)})
         for name, x in MODULE.items():
             setattr(Module, name, x)
+        Tensor.size = _size  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""torch.Tensor, FloatTensor, LongTensor, ...: classes that make Tensors and tell them by isinstance; the Generator."""
+"""torch.Tensor, FloatTensor, LongTensor, ...: classes that make Tensors and tell them by isinstance; Size; the Generator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,30 @@ from ..tensor import tensor
 
 _KINDS = "Float:float32 Double:float64 Half:float16 Long:int64 Int:int32 Short:int16 Char:int8 Byte:uint8 Bool:bool"
 DTYPES = {f"{kind}Tensor": np.dtype(dtype) for kind, _, dtype in (pair.partition(":") for pair in _KINDS.split())}
-__all__ = ["Generator", "Tensor", *DTYPES]
+__all__ = ["Generator", "Size", "Tensor", *DTYPES]
+
+
+class Size(tuple):
+    """The lengths of axes, as `x.size()` gives them: FloatTensor(x.size()) has that shape."""
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return int(np.prod(self))
+
+
+def lengths(data: tuple) -> Any:
+    """The lengths of axes in `Tensor(2, 3)` or `Tensor(x.size())`; None for values.
+
+    TypeError for another tuple of integers: PyTorch takes `(2, 3)` for values, and `x.shape` for lengths.
+    """
+    given = data[0] if len(data) == 1 and isinstance(data[0], tuple) else data
+    if not all(isinstance(n, (int, np.integer)) for n in given):
+        return None
+    if given and given is not data and not isinstance(given, Size):
+        raise TypeError(f"expected lengths of axes (*shape) or a list of values ([*values]), got the tuple {given}")
+    return given or (0,)
 
 
 class _Typed(type(_Tensor)):  # type: ignore[misc]
@@ -23,8 +46,8 @@ class _Typed(type(_Tensor)):  # type: ignore[misc]
     def __call__(cls: Any, *data: Any) -> _Tensor:
         """Tensor(2, 3) has that shape, and zeros for PyTorch's uninitialised memory; Tensor(values) has these."""
         dtype = cls.holds or float32
-        if not data or all(isinstance(n, (int, np.integer)) for n in data):
-            return zeros(*(data or (0,)), dtype=dtype)
+        if (shape := lengths(data)) is not None:
+            return zeros(*shape, dtype=dtype)
         if len(data) != 1:
             raise TypeError(f"{cls.__name__}: expected lengths of axes, or one list or array of values, got {data!r}")
         return tensor(data[0].detach() if isinstance(data[0], _Tensor) else data[0], dtype=dtype)
