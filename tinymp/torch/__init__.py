@@ -137,7 +137,7 @@ def where(condition: _Tensor, *values: Any) -> Any:
     return _held("ops.where")(condition, *values) if values else _held("ops.nonzero")(condition, as_tuple=True)
 
 
-numel = _Tensor.numel
+numel, clone = _Tensor.numel, _Tensor.clone  # type: ignore[attr-defined]
 
 
 def get_default_dtype() -> Any:

@@ -143,7 +143,7 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
     made = call.__name__ == "__init__"  # also one of a subclass of the program's
     kind = next((c for c in type(args[0]).__mro__ if c.__module__.startswith("tinymp.")), None) if made else None
     name = kind.__name__ if kind is not None else name
-    if name in ("to", "Module.to") and (found or _POSITION.search(message)):
+    if name in ("to", "Module.to") and (found or _POSITION.search(message) or "name of a device" in message):
         return methods.to(*args, **options)
     if name.lower().replace("_", "") in ("softmax", "logsoftmax") and "`dim`" in message.replace("'", "`"):
         warnings.warn(f"{name}: without dim it is chosen from the number of axes, as PyTorch once did", stacklevel=3)

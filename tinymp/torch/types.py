@@ -1,4 +1,4 @@
-"""torch.Tensor, FloatTensor, LongTensor, ...: classes that make Tensors and tell them by isinstance; Size; the Generator."""
+"""torch.Tensor, FloatTensor, LongTensor, ...: classes that make Tensors and tell them by isinstance. Size, Generator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Generator", "Size", "Tensor", *DTYPES]
 
 
 class Size(tuple):
-    """The lengths of axes, as `x.size()` gives them: FloatTensor(x.size()) has that shape."""
+    """The lengths of axes, as `x.shape` and `x.size()` give them: FloatTensor(x.shape) has that shape."""
 
     __slots__ = ()
 
@@ -26,18 +26,18 @@ class Size(tuple):
         """The number of elements."""
         return int(np.prod(self))
 
+    def __getitem__(self, key: Any) -> Any:
+        found = tuple.__getitem__(self, key)
+        return found if found.__class__ is int else Size(found)
+
+    def __add__(self, other: tuple) -> Size:
+        return Size(tuple(self) + tuple(other))
+
 
 def lengths(data: tuple) -> Any:
-    """The lengths of axes in `Tensor(2, 3)` or `Tensor(x.size())`; None for values.
-
-    TypeError for another tuple of integers: PyTorch takes `(2, 3)` for values, and `x.shape` for lengths.
-    """
-    given = data[0] if len(data) == 1 and isinstance(data[0], tuple) else data
-    if not all(isinstance(n, (int, np.integer)) for n in given):
-        return None
-    if given and given is not data and not isinstance(given, Size):
-        raise TypeError(f"expected lengths of axes (*shape) or a list of values ([*values]), got the tuple {given}")
-    return given or (0,)
+    """The lengths of axes in `Tensor(2, 3)` or `Tensor(x.shape)`; None for values, which another tuple holds."""
+    given = data[0] if len(data) == 1 and isinstance(data[0], Size) else data
+    return (given or (0,)) if all(isinstance(n, (int, np.integer)) for n in given) else None
 
 
 class _Typed(type(_Tensor)):  # type: ignore[misc]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from copy import deepcopy
+from collections import defaultdict as _defaultdict
+from copy import deepcopy as _deepcopy
 from typing import Any
 
 from ... import optim as _optim
-from ... import statistics
+from ... import statistics as _statistics
 from ...grad_mode import enable_grad
-from ...optim.optimizer import unscaled
-from ...optim.result import StepResult
+from ...optim.optimizer import unscaled as _unscaled
+from ...optim.result import StepResult as _StepResult
 from ...parameter import Parameter as _Parameter
 from ...tensor import Tensor
 from ..space import fill
@@ -33,7 +33,7 @@ class Optimizer(_optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """See Optimizer.add_param_group."""
         if self._own and not self.param_groups:
-            self.state: Any = defaultdict(dict)
+            self.state: Any = _defaultdict(dict)
         super().add_param_group(param_group)
 
     def check_options(self, group: dict[str, Any]) -> None:
@@ -48,7 +48,7 @@ class Optimizer(_optim.Optimizer):
             entry = leaf(entry)
         return super()._parameter(entry)
 
-    def step(self, closure: Any = None) -> Any:
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         """Update; returns closure's loss where there is one, else tinymp's StepResult."""
         if closure is None:
             return super().step(allow_missing=True)
@@ -61,10 +61,10 @@ class Optimizer(_optim.Optimizer):
         """See Optimizer.finish. `made` is the number of steps, and the result of the last, for schedules."""
         if self._own and ready and not skip:
             for _, p in ready:
-                p.grad_array, p.grad_scale = unscaled(p), 1.0
+                p.grad_array, p.grad_scale = _unscaled(p), 1.0
             self.step()
-            statistics.settle(False, self.parameters())
-            result = StepResult.APPLIED
+            _statistics.settle(False, self.parameters())
+            result = _StepResult.APPLIED
         else:
             result = super().finish(ready, skip)
         self.made = getattr(self, "made", (0, None))[0] + 1, result
@@ -82,8 +82,8 @@ class Optimizer(_optim.Optimizer):
         """Take over what `state_dict` returned, here or in PyTorch."""
         if not self._own:
             return super().load_state_dict(from_pytorch(self, state_dict))
-        params, found = self.parameters(), deepcopy(state_dict)
-        self.state = defaultdict(dict, {params[i]: x for i, x in found["state"].items()})
+        params, found = self.parameters(), _deepcopy(state_dict)
+        self.state = _defaultdict(dict, {params[i]: x for i, x in found["state"].items()})
         for group, new in zip(self.param_groups, found["param_groups"]):
             group.update({**new, "params": group["params"]})
 
