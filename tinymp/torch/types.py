@@ -1,4 +1,6 @@
-"""torch.Tensor, FloatTensor, LongTensor, ...: classes that make Tensors and tell them by isinstance. Size, Generator."""
+"""torch.Tensor, FloatTensor, LongTensor, ...: classes that make Tensors and tell them by isinstance. Also Size, and the
+Generator.
+"""
 
 from __future__ import annotations
 

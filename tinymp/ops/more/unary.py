@@ -330,7 +330,7 @@ def _erfinv(op: Op, x: Array) -> Array:
     y = op.device.where(xp.abs(v) <= 0.7, v * near, xp.copysign(far, v))
     for _ in range(2):
         y = y - (_erf(op, y) - v) * xp.exp(y * y) * (math.sqrt(math.pi) / 2)
-    return op.device.where(xp.abs(v) == 1, v * math.inf, y).astype(x.dtype)
+    return op.device.where(xp.abs(v) == 1, v * math.inf, y).astype(x.dtype)  # rounds: to FP32, once
 
 
 @unary(
