@@ -354,4 +354,4 @@ def test_a_rule_of_the_programs_own_sees_gradients_without_the_scale_and_no_skip
         scaler.step(optimizer)
         scaler.update()
     np.testing.assert_array_equal(optimizer.seen, [[[1.5, 0.25]], [[1.0, 1.0]]])
-    np.testing.assert_array_equal(model.weight.master.array, [[1 - 3 / 8 - 1 / 4, 2 - 1 / 16 - 1 / 4]])
+    np.testing.assert_array_equal(model.weight.master, [[1 - 3 / 8 - 1 / 4, 2 - 1 / 16 - 1 / 4]])
