@@ -4,6 +4,7 @@ Generator.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ class Size(tuple):
 
     def numel(self) -> int:
         """The number of elements."""
-        return int(np.prod(self))
+        return math.prod(self)
 
     def __getitem__(self, key: Any) -> Any:
         found = tuple.__getitem__(self, key)
