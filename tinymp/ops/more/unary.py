@@ -15,7 +15,7 @@ from ...arguments import axis, choice, constant, floating, name_all, number, ten
 from ...autograd import Array, Op
 from ...backend.devices import Device
 from ...dtypes import float32, float64
-from ...precision import POINTWISE, store, to_dtype, widen
+from ...precision import POINTWISE, store, widen
 from ...tensor import Tensor
 from ..pointwise import mul, numeric
 from ..shape import chunk
@@ -320,17 +320,22 @@ _NEAR = (
 _FAR = (1.641345311, 3.429567803, -1.624906493, -1.970840454), (1.637067800, 3.543889200, 1)
 
 
-def _erfinv(op: Op, x: Array) -> Array:
-    """By two of Newton's steps from an approximation, in FP64."""
-    xp, v = op.xp, to_dtype(x, float64)
-    far = xp.sqrt(-xp.log((1 - xp.abs(v)) / 2))
-    near, far = (
-        xp.polyval(xp.asarray(p), z) / xp.polyval(xp.asarray(q), z) for (p, q), z in ((_NEAR, v * v), (_FAR, far))
-    )
+def _erfinv(op: Op, v: Array) -> Array:
+    """By two of Newton's steps from an approximation."""
+    xp = op.xp
+
+    def polynomial(coefficients: tuple, z: Array) -> Array:
+        y = z * 0
+        for coefficient in coefficients:
+            y = y * z + coefficient
+        return y
+
+    z = xp.sqrt(-xp.log((1 - xp.abs(v)) / 2))
+    near, far = (polynomial(p, z) / polynomial(q, z) for (p, q), z in ((_NEAR, v * v), (_FAR, z)))
     y = op.device.where(xp.abs(v) <= 0.7, v * near, xp.copysign(far, v))
     for _ in range(2):
         y = y - (_erf(op, y) - v) * xp.exp(y * y) * (math.sqrt(math.pi) / 2)
-    return to_dtype(op.device.where(xp.abs(v) == 1, v * math.inf, y), x.dtype)
+    return op.device.where(xp.abs(v) == 1, v * math.inf, y)
 
 
 @unary(
