@@ -76,7 +76,9 @@ CALLS = {
     **_calls("elu gelu hardtanh leaky_relu logsigmoid relu sigmoid silu softplus tanh hardswish mish relu6", _rows),
     **_calls("cos sin sign abs exp neg square isfinite isinf isnan logical_not normalize dropout glu", _rows),
     **_calls("contiguous flatten tril triu", _rows),
-    **_calls("acos asin atan ceil celu cosh erf expm1 floor hardsigmoid log1p round selu sinh softsign tan", _rows),
+    **_calls(
+        "acos asin atan ceil celu cosh erf erfinv expm1 floor hardsigmoid log1p round selu sinh softsign tan", _rows
+    ),
     **_calls("trunc", _rows),
     **_calls("log log10 log2 reciprocal rsqrt sqrt", lambda: positive(4, 6)),
     **_calls("softmax log_softmax logsumexp cumsum amax amin argmax argmin max min mean std sum", _rows, lambda: 1),

@@ -23,7 +23,7 @@ def ported(source: str) -> str:
     """The program for tinymp.torch; lines that it asks for in comments `# here: ...` are code."""
     source = re.sub(r"^(\s*from )torch\b", r"\1tinymp.torch", source, flags=re.M)
     source = re.sub(r"^(\s*import )torch(\.[\w.]+ as|\s+as)", r"\1tinymp.torch\2", source, flags=re.M)
-    source = re.sub(r"^(\s*import )torch\.", r"\1tinymp.torch.", source, flags=re.M)
+    source = re.sub(r"^(\s*import )torch(\.[\w.]+)", r"\1tinymp.torch\2, tinymp.torch as torch", source, flags=re.M)
     source = re.sub(r"^(\s*import )torch$", r"\1tinymp.torch as torch", source, flags=re.M)
     return re.sub(r"^(\s*)# here: ", r"\1", source, flags=re.M)
 

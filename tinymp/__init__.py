@@ -78,7 +78,8 @@ _NAMES = {
     "ops.more.ctc": "ctc_loss",
     "ops.more.einsum": "einsum",
     "ops.more.embedding_bag": "embedding_bag",
-    "ops.more.find": "allclose bincount count_nonzero equal isclose logical_xor nonzero one_hot unique",
+    "ops.more.find": """allclose bincount bucketize count_nonzero equal isclose logical_xor nonzero one_hot searchsorted
+        unique""",
     "ops.more.gru": "gru_cell gru_layer",
     "ops.more.index": "gather index_add index_put index_select scatter",
     "ops.more.loss": """cosine_embedding_loss gaussian_nll_loss hinge_embedding_loss huber_loss kl_div
@@ -91,11 +92,11 @@ _NAMES = {
     "ops.more.random": "bernoulli dropout1d dropout2d multinomial normal",
     "ops.more.reduce": "cumprod logsumexp norm prod",
     "ops.more.resize": "interpolate pixel_shuffle",
-    "ops.more.shape": """broadcast_to diag diagonal flip hstack masked_select meshgrid movedim narrow repeat
-        repeat_interleave roll swapaxes take_along_dim tile tril triu unbind unflatten vstack""",
+    "ops.more.shape": """broadcast_tensors broadcast_to diag diagonal flip hstack masked_select meshgrid movedim narrow
+        repeat repeat_interleave roll swapaxes take_along_dim tile tril triu unbind unflatten vstack""",
     "ops.more.sort": "argsort sort topk",
-    "ops.more.unary": """acos asin atan ceil celu cosh elu erf expm1 floor gelu glu hardsigmoid hardswish hardtanh log10
-        log1p log2 logsigmoid mish relu6 round selu sinh softplus softsign tan threshold trunc""",
+    "ops.more.unary": """acos asin atan ceil celu cosh elu erf erfinv expm1 floor gelu glu hardsigmoid hardswish
+        hardtanh log10 log1p log2 logsigmoid mish relu6 round selu sinh softplus softsign tan threshold trunc""",
     "optim.more.rules": "Adadelta Adagrad Adamax NAdam RAdam RMSprop",
     "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LinearLR MultiStepLR MultiplicativeLR
         OneCycleLR PolynomialLR ReduceLROnPlateau SWALR SequentialLR""",

@@ -328,3 +328,30 @@ def test_a_schedule_waits_where_its_one_step_was_skipped(name, args, options, ca
         if i in counted:
             made[0].step(*metric)
         assert made[1].get_last_lr() == pytest.approx([g["lr"] for g in theirs.param_groups], rel=1e-9)
+
+
+def test_a_rule_of_the_programs_own_sees_gradients_without_the_scale_and_no_skipped_step():
+    class Plain(face.optim.Optimizer):
+        def __init__(self, params):
+            super().__init__(params, {"lr": 0.25, "kind": "plain"})
+            self.seen = []
+
+        @face.no_grad()
+        def step(self):
+            for p in self.param_groups[0]["params"]:
+                self.seen.append(p.grad.numpy().copy())
+                p.sub_(p.grad, alpha=self.param_groups[0]["lr"])
+
+    model = prepare(face.nn.Linear(2, 1, bias=False))
+    with face.no_grad():
+        model.weight.copy_(face.tensor([[1.0, 2.0]]))
+    optimizer, scaler = Plain(model.parameters()), GradScaler(init_scale=2.0**15)
+    for x in ([[1.5, 0.25]], [[8.0, 1.0]], [[1.0, 1.0]]):  # 8 * 2^15 is beyond FP16: skipped
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = model(face.tensor(x)).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    np.testing.assert_array_equal(optimizer.seen, [[[1.5, 0.25]], [[1.0, 1.0]]])
+    np.testing.assert_array_equal(model.weight.master, [[1 - 3 / 8 - 1 / 4, 2 - 1 / 16 - 1 / 4]])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import operator as _operator
 from typing import TYPE_CHECKING, Any
 
 from .. import arguments
@@ -51,19 +52,20 @@ REFLECTED = ("add", "sub", "mul", "truediv", "pow", "matmul")
 
 
 def _of_masks(symbol: str, function: Any) -> Any:
-    """The operator of booleans; TypeError for integers, whose bits PyTorch would combine."""
+    """The operator of booleans, and of the bits of integers; TypeError for other numbers."""
 
     def operator(*masks: Any) -> Any:
-        for x in masks:
-            if hasattr(x, "dtype") and x.dtype.kind != "b":
-                raise TypeError(f"{symbol}: expected boolean tensors, got {x.dtype}; see ops.{function.__name__}")
-        return function(*masks)
+        kinds = {x.dtype.kind if hasattr(x, "dtype") else "b" for x in masks}
+        if kinds - {*"biu"}:
+            raise TypeError(f"{symbol}: expected booleans or integers, got {masks}; see ops.{function.__name__}")
+        bits = getattr(_operator, f"__{symbol}__")
+        return function(*masks) if kinds == {"b"} else type(masks[0])(bits(*(getattr(x, "array", x) for x in masks)))
 
     return operator
 
 
-for _name, _symbol, _function in (("invert", "~", logical_not), ("and", "&", logical_and), ("or", "|", logical_or)):
-    OPERATORS[_name] = _of_masks(_symbol, _function)
+for _symbol, _function in (("invert", logical_not), ("and", logical_and), ("or", logical_or)):
+    OPERATORS[_symbol] = _of_masks(_symbol, _function)
 
 
 class _Held:

@@ -203,6 +203,11 @@ def _matching(op: str, tensors: Any, dim: Any) -> tuple[Sequence[Tensor], int]:
     if not tensors:
         raise ValueError(f"{op}: expected at least one tensor, got an empty {type(tensors).__name__}")
     first, along = a_tensor(op, "tensors[0]", tensors[0]), op == "cat"
+    if along and any(
+        x.shape == (0,) and x.dtype == first.dtype for x in tensors
+    ):  # as PyTorch, whatever the others are
+        tensors = [x for x in tensors if getattr(x, "shape", ()) != (0,)] or [first]
+        first = tensors[0]
     if along and not first.ndim:
         raise ValueError("cat: expected tensors with at least one axis, got tensors[0] of shape (); use stack")
     d = axis(op, dim, first.ndim) if along else axis(op, dim, first.ndim + 1, "dim of the result")
@@ -225,8 +230,8 @@ def _matching(op: str, tensors: Any, dim: Any) -> tuple[Sequence[Tensor], int]:
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """The tensors one after another along dim. Their other axes agree; they have one dtype.
 
-    ValueError for no tensors, tensors without axes, or shapes that do not fit (PyTorch skips empty 1-d tensors; here
-    they must fit too). TypeError for mixed dtypes.
+    Empty 1-d tensors are skipped. ValueError for no tensors, tensors without axes, or shapes that do not fit. TypeError
+    for mixed dtypes.
     """
     tensors, d = _matching("cat", tensors, dim)
     return Cat.apply(*tensors, dim=d)

@@ -59,7 +59,6 @@ char, short, int, long, bool = int8, int16, int32, int64, _np.dtype("bool")
 dtype = _np.dtype
 inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
 newaxis = None
-Size = tuple
 contiguous_format, channels_last, preserve_format, strided = "contiguous_format", "channels_last", "preserve", "strided"
 
 
@@ -138,7 +137,7 @@ def where(condition: _Tensor, *values: Any) -> Any:
     return _held("ops.where")(condition, *values) if values else _held("ops.nonzero")(condition, as_tuple=True)
 
 
-numel = _Tensor.numel
+numel, clone = _Tensor.numel, _Tensor.clone  # type: ignore[attr-defined]
 
 
 def get_default_dtype() -> Any:

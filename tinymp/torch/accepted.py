@@ -159,7 +159,7 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
     made = call.__name__ == "__init__"  # also one of a subclass of the program's
     kind = next((c for c in type(args[0]).__mro__ if c.__module__.startswith("tinymp.")), None) if made else None
     name = kind.__name__ if kind is not None else name
-    if name in ("to", "Module.to") and (found or _POSITION.search(message)):
+    if name in ("to", "Module.to") and (found or _POSITION.search(message) or "name of a device" in message):
         return methods.to(*args, **options)
     if name.lower().replace("_", "") in ("softmax", "logsoftmax") and "`dim`" in message.replace("'", "`"):
         warnings.warn(f"{name}: without dim it is chosen from the number of axes, as PyTorch once did", stacklevel=3)
@@ -203,6 +203,8 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
             return call(*args, **rest)
         with options["generator"]:
             return call(*args, **rest)
+    if argument == "size" and not args:
+        return call(options["size"], **rest)
     if argument == "out" and isinstance(options["out"], Tensor):
         y = call(*args, **rest)
         return (options["out"] if options["out"].numel() else methods.resize_(options["out"], y.shape)).copy_(y)

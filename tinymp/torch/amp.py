@@ -36,7 +36,7 @@ _OPTIONS = ("growth_factor", "backoff_factor", "growth_interval")
 
 # Of PyTorch 2.11's lists for CUDA, what tinymp has by name. tests/face/autocast.json holds what PyTorch answers
 _WIDENED = """
-    acos asin cosh cosine_similarity cdist cumprod cumsum exp expm1 group_norm interpolate layer_norm log log10
+    acos asin cosh cosine_similarity cdist cumprod cumsum erfinv exp expm1 group_norm interpolate layer_norm log log10
     log1p log2 log_softmax logsumexp norm normalize pairwise_distance pow prod reciprocal rsqrt sinh softmax softplus
     square sum tan
 """

@@ -10,17 +10,17 @@ import numpy as np
 from .. import ops
 from ..backend.extras import held
 from ..dtypes import FLOATING, as_dtype
-from ..nn import init
+from ..nn import Embedding, init
 from ..nn.functions import Function
 from ..nn.module import Module
 from ..precision import FP32, Policy
 from ..tensor import Tensor
-from .types import DTYPES
+from .types import DTYPES, Size, lengths
 
 # Functions of `ops` that are methods of PyTorch's Tensor and not of tinymp's
 METHODS = """
     acos addcdiv addcmul addmm allclose asin atan atan2 bernoulli bincount broadcast_to ceil cos cosh count_nonzero
-    cumprod diag diagonal dot equal erf expm1 floor floor_divide fmod index_add isclose lerp log10 log1p log2
+    cumprod diag diagonal dot equal erf erfinv expm1 floor floor_divide fmod index_add isclose lerp log10 log1p log2
     logical_xor masked_select movedim multinomial mv narrow nonzero outer remainder repeat_interleave roll round sin
     sinh swapaxes take_along_dim tan tile trunc unflatten unique
 """
@@ -34,10 +34,10 @@ FUNCTIONAL = """
 """
 # In place, like `add_`: the function's result is written into the tensor, outside the graph
 IN_PLACE = """
-    abs acos addcdiv addcmul addmm asin atan atan2 bernoulli ceil clip cos cosh cumprod cumsum eq erf exp expm1 floor
-    floor_divide fmod ge gt index_add le lerp log log10 log1p log2 logical_and logical_not logical_or logical_xor lt
-    maximum minimum ne neg pow reciprocal relu remainder round rsqrt scatter sigmoid sign sin sinh softmax sqrt square
-    tan tanh tril triu trunc
+    abs acos addcdiv addcmul addmm asin atan atan2 bernoulli ceil clip cos cosh cumprod cumsum eq erf erfinv exp expm1
+    floor floor_divide fmod ge gt index_add le lerp log log10 log1p log2 logical_and logical_not logical_or logical_xor
+    lt maximum minimum ne neg pow reciprocal relu remainder round rsqrt scatter sigmoid sign sin sinh softmax sqrt
+    square tan tanh tril triu trunc
 """
 _UPDATES = "add sub mul truediv pow mod floordiv and_ or_ matmul"
 _VIEWS = "squeeze unsqueeze t transpose swapaxes swapdims"
@@ -137,7 +137,7 @@ def new_tensor(x: Tensor, data: Any, dtype: Any = None, device: Any = None, requ
 
 def new(x: Tensor, *data: Any) -> Tensor:
     """`new_empty(2, 3)`, or `new_tensor(values)`."""
-    return new_tensor(x, *data) if len(data) == 1 and not isinstance(data[0], int) else _new("zeros")(x, *data)
+    return new_tensor(x, *data) if (shape := lengths(data)) is None else _new("zeros")(x, *shape)
 
 
 def _reflected(name: str) -> Any:
@@ -267,6 +267,7 @@ MODULE: dict[str, Any] = {
     "get_parameter": lambda module, target: dict(module.named_parameters())[target],
     "get_submodule": lambda module, target: dict(module.named_modules())[target],
     "flatten_parameters": lambda module: None,
+    "_flat_weights_names": property(lambda module: [name for name, _ in module.named_parameters(recurse=False)]),
     "register_module": Module.add_module,
     "_modules": property(lambda module: Parts(module, module.named_children())),
     "_parameters": property(lambda module: Parts(module, module.named_parameters(recurse=False))),
@@ -291,3 +292,5 @@ def install() -> None:
         Tensor.extend({name: x for name, x in TENSOR.items() if not hasattr(Tensor, name)})
         for name, x in MODULE.items():
             setattr(Module, name, x)
+        Tensor.shape = property(lambda x: Size(x.array.shape), doc="The lengths of its axes.")
+        Embedding.max_norm, Embedding.norm_type, Embedding.scale_grad_by_freq = None, 2.0, False  # type: ignore[attr-defined]

@@ -1,7 +1,10 @@
-"""torch.Tensor, FloatTensor, LongTensor, ...: classes that make Tensors and tell them by isinstance; the Generator."""
+"""torch.Tensor, FloatTensor, LongTensor, ...: classes that make Tensors and tell them by isinstance. Also Size, and the
+Generator.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,30 @@ from ..tensor import tensor
 
 _KINDS = "Float:float32 Double:float64 Half:float16 Long:int64 Int:int32 Short:int16 Char:int8 Byte:uint8 Bool:bool"
 DTYPES = {f"{kind}Tensor": np.dtype(dtype) for kind, _, dtype in (pair.partition(":") for pair in _KINDS.split())}
-__all__ = ["Generator", "Tensor", *DTYPES]
+__all__ = ["Generator", "Size", "Tensor", *DTYPES]
+
+
+class Size(tuple):
+    """The lengths of axes, as `x.shape` and `x.size()` give them: FloatTensor(x.shape) has that shape."""
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return math.prod(self)
+
+    def __getitem__(self, key: Any) -> Any:
+        found = tuple.__getitem__(self, key)
+        return found if found.__class__ is int else Size(found)
+
+    def __add__(self, other: tuple) -> Size:
+        return Size(tuple(self) + tuple(other))
+
+
+def lengths(data: tuple) -> Any:
+    """The lengths of axes in `Tensor(2, 3)` or `Tensor(x.shape)`; None for values, which another tuple holds."""
+    given = data[0] if len(data) == 1 and isinstance(data[0], Size) else data
+    return (given or (0,)) if all(isinstance(n, (int, np.integer)) for n in given) else None
 
 
 class _Typed(type(_Tensor)):  # type: ignore[misc]
@@ -23,8 +49,8 @@ class _Typed(type(_Tensor)):  # type: ignore[misc]
     def __call__(cls: Any, *data: Any) -> _Tensor:
         """Tensor(2, 3) has that shape, and zeros for PyTorch's uninitialised memory; Tensor(values) has these."""
         dtype = cls.holds or float32
-        if not data or all(isinstance(n, (int, np.integer)) for n in data):
-            return zeros(*(data or (0,)), dtype=dtype)
+        if (shape := lengths(data)) is not None:
+            return zeros(*shape, dtype=dtype)
         if len(data) != 1:
             raise TypeError(f"{cls.__name__}: expected lengths of axes, or one list or array of values, got {data!r}")
         return tensor(data[0].detach() if isinstance(data[0], _Tensor) else data[0], dtype=dtype)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import axes, axis, flag, integers, name_all, number, tensor
+from ...arguments import axes, axis, choice, flag, integers, name_all, number, tensor
 from ...dtypes import FLOATING, HALVES, float32
 from ...precision import scatter_add
 from ...tensor import Tensor
@@ -20,6 +20,9 @@ from ..shape import reshape
 from ..unary import abs
 
 __all__ = ["allclose", "bincount", "count_nonzero", "equal", "isclose", "logical_xor", "nonzero", "one_hot", "unique"]
+__all__ += ["bucketize", "searchsorted"]
+
+_SIDES = ("left", "right")
 
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
@@ -45,6 +48,28 @@ def logical_xor(input: Tensor, other: Tensor) -> Tensor:
     """True where one of input and other is true (not 0) and the other is not; broadcast, as bool."""
     pair = tensor("logical_xor", "input", input), tensor("logical_xor", "other", other)
     return ne(*map(logical_not, pair))
+
+
+def searchsorted(sorted_sequence: Tensor, input: Tensor, *, right: bool = False, side: str | None = None) -> Tensor:
+    """Where in the last axis of sorted_sequence each number of input belongs, as int64: before those equal to it, or
+    with right=True (side="right") behind them. sorted_sequence has one axis, or all but the last are those of input.
+    """
+    s, x = tensor("searchsorted", "sorted_sequence", sorted_sequence), tensor("searchsorted", "input", input)
+    right = (
+        flag("searchsorted", "right", right)
+        if side is None
+        else choice("searchsorted", "side", side, _SIDES) == "right"
+    )
+    if s.ndim != 1 and (s.ndim != x.ndim or s.shape[:-1] != x.shape[:-1]):
+        raise ValueError(f"searchsorted: expected one axis, or those of `input` {x.shape} but the last, got {s.shape}")
+    xp, rows = backend.of(s.array).xp, x.array.reshape(-1, x.shape[-1]) if s.ndim > 1 else [x.array]
+    pairs = zip(s.array.reshape(-1, s.shape[-1]), rows)
+    return Tensor(xp.stack([xp.searchsorted(a, b, side=_SIDES[right]) for a, b in pairs]).reshape(x.shape))
+
+
+def bucketize(input: Tensor, boundaries: Tensor, *, right: bool = False) -> Tensor:
+    """The number of the interval between sorted boundaries (n,) that holds each number: `searchsorted`."""
+    return searchsorted(boundaries, input, right=right)
 
 
 def equal(input: Tensor, other: Tensor) -> bool:

@@ -19,7 +19,18 @@ from ..shape import cat, expand, permute, reshape, split, squeeze, transpose, un
 from .index import gather, index_select
 from .pad import pad
 
-__all__ = ["broadcast_to", "diag", "diagonal", "flip", "hstack", "masked_select", "meshgrid", "movedim", "narrow"]
+__all__ = [
+    "broadcast_tensors",
+    "broadcast_to",
+    "diag",
+    "diagonal",
+    "flip",
+    "hstack",
+    "masked_select",
+    "meshgrid",
+    "movedim",
+    "narrow",
+]
 __all__ += ["repeat", "repeat_interleave", "roll", "swapaxes", "take_along_dim", "tile", "tril", "triu", "unbind"]
 __all__ += ["unflatten", "vstack"]
 
@@ -137,6 +148,12 @@ def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:
 def broadcast_to(input: Tensor, size: Any) -> Tensor:
     """input expanded to the shape `size`, a view: `expand`."""
     return expand(input, size)
+
+
+def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Views of the tensors in the shape that they broadcast to. ValueError if there is none."""
+    shape = np.broadcast_shapes(*(tensor("broadcast_tensors", "tensors", x).shape for x in tensors))
+    return tuple(expand(x, shape) for x in tensors)
 
 
 def unflatten(input: Tensor, dim: int, sizes: Any) -> Tensor:

@@ -26,6 +26,10 @@ class _Following:
         self._seen = made
         super().step(*args, **options)  # type: ignore[misc]
 
+    def get_lr(self) -> list[float]:
+        """get_last_lr(), which PyTorch recommends in its place."""
+        return self.get_last_lr()  # type: ignore[attr-defined]
+
 
 class LRScheduler(_Following, _Schedule, metaclass=_Every):
     """The base of a schedule that a program writes: `get_lr()` is the list of the groups' rates at `last_epoch`.
