@@ -57,7 +57,8 @@ def _of_masks(symbol: str, function: Any) -> Any:
     def operator(*masks: Any) -> Any:
         kinds = {x.dtype.kind if hasattr(x, "dtype") else "b" for x in masks}
         if kinds - {*"biu"}:
-            raise TypeError(f"{symbol}: expected booleans or integers, got {masks}; see ops.{function.__name__}")
+            got = ", ".join(str(getattr(x, "dtype", x)) for x in masks)
+            raise TypeError(f"{symbol}: expected booleans or integers, got {got}; see ops.{function.__name__}")
         bits = getattr(_operator, f"__{symbol}__")
         return function(*masks) if kinds == {"b"} else type(masks[0])(bits(*(getattr(x, "array", x) for x in masks)))
 

@@ -202,12 +202,10 @@ def _matching(op: str, tensors: Any, dim: Any) -> tuple[Sequence[Tensor], int]:
         raise TypeError(f"{op}: expected `tensors` to be a list or tuple of tensors, got {type(tensors).__name__}")
     if not tensors:
         raise ValueError(f"{op}: expected at least one tensor, got an empty {type(tensors).__name__}")
-    first, along = a_tensor(op, "tensors[0]", tensors[0]), op == "cat"
-    if along and any(
-        x.shape == (0,) and x.dtype == first.dtype for x in tensors
-    ):  # as PyTorch, whatever the others are
-        tensors = [x for x in tensors if getattr(x, "shape", ()) != (0,)] or [first]
-        first = tensors[0]
+    along = op == "cat"
+    if along:  # empty vectors are skipped, as in PyTorch, whatever the others are
+        tensors = [x for x in tensors if getattr(x, "shape", ()) != (0,)] or tensors
+    first = a_tensor(op, "tensors[0]", tensors[0])
     if along and not first.ndim:
         raise ValueError("cat: expected tensors with at least one axis, got tensors[0] of shape (); use stack")
     d = axis(op, dim, first.ndim) if along else axis(op, dim, first.ndim + 1, "dim of the result")

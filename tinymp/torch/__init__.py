@@ -75,11 +75,6 @@ def seed() -> _builtins.int:
     return drawn
 
 
-def initial_seed() -> _builtins.int:
-    """The number that `manual_seed` was last given; 0 before."""
-    return backend.last_seed or 0
-
-
 class set_grad_enabled:
     """Record a graph from here on, or not: as a function for the rest of the thread, as a context for its block."""
 
@@ -127,22 +122,12 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> _Tensor:  # n
 asarray = as_tensor
 
 
-def is_tensor(obj: Any) -> _builtins.bool:
-    """True for a Tensor."""
-    return isinstance(obj, _Tensor)
-
-
 def where(condition: _Tensor, *values: Any) -> Any:
     """input where the condition holds, else other; without them the places where it does, one Tensor per axis."""
     return _held("ops.where")(condition, *values) if values else _held("ops.nonzero")(condition, as_tuple=True)
 
 
 numel, clone = _Tensor.numel, _Tensor.clone  # type: ignore[attr-defined]
-
-
-def get_default_dtype() -> Any:
-    """float32. A model's precision is its policy's: see `torch.amp.prepare`."""
-    return float32
 
 
 def set_default_device(device: Any) -> None:  # noqa: F811
@@ -159,18 +144,6 @@ def compile(model: Any = None, **options: Any) -> Any:
 get_rng_state, set_rng_state = backend.get_rng_state, backend.set_rng_state
 finfo, iinfo = _np.finfo, _np.iinfo
 
-_HELD = {
-    "save": "serialization.save",
-    "load": "serialization.load",
-    "autocast": "amp.autocast",
-}
-_fill(
-    globals(),
-    "torch",
-    {
-        **{name: f"ops.{name}" for name in _FUNCTIONS},
-        **{a: f"ops.{b}" for a, b in _ALIASES.items()},
-        **{a: f"torch.{b}" for a, b in _HELD.items()},
-    },
-    _PARTS,
-)
+_TABLE = {"save": "torch.serialization.save", "load": "torch.serialization.load", "autocast": "torch.amp.autocast"}
+_TABLE |= {name: f"ops.{name}" for name in _FUNCTIONS} | {a: f"ops.{b}" for a, b in _ALIASES.items()}
+_fill(globals(), "torch", _TABLE, _PARTS)

@@ -17,9 +17,11 @@ from importlib.machinery import ModuleSpec
 from math import prod
 from typing import Any, Final
 
+from .. import backend
 from ..backend.extras import held
+from ..dtypes import float32
 from ..nn import BatchNorm2d, Conv2d, Dropout, Linear, Module
-from ..tensor import FIRST_ORDER
+from ..tensor import FIRST_ORDER, Tensor
 
 # A line each: the names, of modules with all that is inside them, and why
 _WHY = """
@@ -94,6 +96,16 @@ PRESENT: dict[str, Any] = {
     **dict.fromkeys(["profiler.record_function", "autograd.profiler.record_function"], nullcontext),
     **{"jit.ScriptModule": Module, "jit.Final": Final, "jit.annotate": lambda the_type, the_value: the_value},
     **dict.fromkeys(_SETTINGS.split(), lambda *settings, **options: None),
+    **{
+        "cuda.current_device": lambda: 0,
+        "cuda.set_device": lambda device: None,
+        "cuda.is_bf16_supported": lambda: False,
+    },
+    **{
+        "is_tensor": lambda obj: isinstance(obj, Tensor),
+        "get_default_dtype": lambda: float32,
+        "initial_seed": lambda: backend.last_seed or 0,
+    },
     **{"utils.checkpoint.checkpoint": _checkpoint, "get_num_threads": lambda: 1},  # tinymp has no threads of its own
     **{f"nn.utils.parametrizations.{name}": _parametrized(name) for name in ("weight_norm", "spectral_norm")},
     **{

@@ -21,7 +21,6 @@ from ..unary import abs
 
 __all__ = ["allclose", "bincount", "count_nonzero", "equal", "isclose", "logical_xor", "nonzero", "one_hot", "unique"]
 __all__ += ["bucketize", "searchsorted"]
-
 _SIDES = ("left", "right")
 
 
@@ -55,20 +54,21 @@ def searchsorted(sorted_sequence: Tensor, input: Tensor, *, right: bool = False,
     with right=True (side="right") behind them. sorted_sequence has one axis, or all but the last are those of input.
     """
     s, x = tensor("searchsorted", "sorted_sequence", sorted_sequence), tensor("searchsorted", "input", input)
-    right = (
-        flag("searchsorted", "right", right)
-        if side is None
-        else choice("searchsorted", "side", side, _SIDES) == "right"
-    )
-    if s.ndim != 1 and (s.ndim != x.ndim or s.shape[:-1] != x.shape[:-1]):
+    side = _SIDES[flag("searchsorted", "right", right)] if side is None else side
+    choice("searchsorted", "side", side, _SIDES)
+    if s.ndim != 1 and (not s.ndim or s.ndim != x.ndim or s.shape[:-1] != x.shape[:-1]):
         raise ValueError(f"searchsorted: expected one axis, or those of `input` {x.shape} but the last, got {s.shape}")
-    xp, rows = backend.of(s.array).xp, x.array.reshape(-1, x.shape[-1]) if s.ndim > 1 else [x.array]
-    pairs = zip(s.array.reshape(-1, s.shape[-1]), rows)
-    return Tensor(xp.stack([xp.searchsorted(a, b, side=_SIDES[right]) for a, b in pairs]).reshape(x.shape))
+    xp = backend.of(s.array).xp
+    if not x.numel():
+        return Tensor(xp.zeros(x.shape, "int64"))
+    pairs = [(s.array, x.array)] if s.ndim == 1 else [(s.array[i], x.array[i]) for i in np.ndindex(s.shape[:-1])]
+    return Tensor(xp.stack([xp.searchsorted(a, b, side=side) for a, b in pairs]).reshape(x.shape))
 
 
 def bucketize(input: Tensor, boundaries: Tensor, *, right: bool = False) -> Tensor:
     """The number of the interval between sorted boundaries (n,) that holds each number: `searchsorted`."""
+    if tensor("bucketize", "boundaries", boundaries).ndim != 1:
+        raise ValueError(f"bucketize: expected boundaries of one axis, got shape {boundaries.shape}")
     return searchsorted(boundaries, input, right=right)
 
 

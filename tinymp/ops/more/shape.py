@@ -19,18 +19,8 @@ from ..shape import cat, expand, permute, reshape, split, squeeze, transpose, un
 from .index import gather, index_select
 from .pad import pad
 
-__all__ = [
-    "broadcast_tensors",
-    "broadcast_to",
-    "diag",
-    "diagonal",
-    "flip",
-    "hstack",
-    "masked_select",
-    "meshgrid",
-    "movedim",
-    "narrow",
-]
+__all__ = ["broadcast_tensors", "broadcast_to", "diag", "diagonal", "flip", "hstack", "masked_select", "meshgrid"]
+__all__ += ["movedim", "narrow"]
 __all__ += ["repeat", "repeat_interleave", "roll", "swapaxes", "take_along_dim", "tile", "tril", "triu", "unbind"]
 __all__ += ["unflatten", "vstack"]
 

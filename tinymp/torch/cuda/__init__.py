@@ -23,24 +23,10 @@ def device_count() -> int:
     return int(is_available())
 
 
-def current_device() -> int:
-    """The number of the GPU: 0."""
-    return 0
-
-
 def get_device_name(device: Any = None) -> str:
     """The GPU's name. RuntimeError where there is none."""
     backend.get("gpu")
     return str(backend.gpu.info().get("GPU", "GPU"))
-
-
-def set_device(device: Any) -> None:
-    """Accepted: there is one GPU."""
-
-
-def is_bf16_supported() -> bool:
-    """False: BF16 is there on the CPU alone."""
-    return False
 
 
 def empty_cache() -> None:

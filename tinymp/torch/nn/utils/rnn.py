@@ -2,9 +2,5 @@
 
 from ...space import fill, names
 
-fill(
-    globals(),
-    "torch.nn.utils.rnn",
-    names("data", "pad_sequence")
-    | names("nn", "PackedSequence pack_padded_sequence pack_sequence pad_packed_sequence"),
-)
+_TABLE = names("nn", "PackedSequence pack_padded_sequence pack_sequence pad_packed_sequence")
+fill(globals(), "torch.nn.utils.rnn", {**_TABLE, "pad_sequence": "data.pad_sequence"})
