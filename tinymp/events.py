@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from functools import wraps
 from inspect import isgeneratorfunction
 from pathlib import Path
 from types import FrameType
@@ -63,25 +62,10 @@ class Setting(threading.local, ContextDecorator):
             self._variable.set(self._before.pop())  # again: the interrupt came before it was done
 
     def __call__(self, function: Any) -> Any:
-        if not isgeneratorfunction(function):
-            return super().__call__(function)
+        from .backend.extras import held
 
-        @wraps(function)
-        def generator(*args: Any, **options: Any) -> Any:
-            steps, value = function(*args, **options), None
-            step = steps.send
-            while True:
-                try:
-                    with self:
-                        found = step(value)
-                except StopIteration as end:
-                    return end.value
-                try:
-                    step, value = steps.send, (yield found)
-                except BaseException as error:  # thrown into the generator, or the end of it
-                    step, value = steps.throw, error
-
-        return generator
+        each = held("ops.more.generator.each_step") if isgeneratorfunction(function) else None
+        return super().__call__(function) if each is None else each(self, function)
 
 
 class Observer:

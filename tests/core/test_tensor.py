@@ -16,6 +16,7 @@ from oracle import randn
 from tinymp import nn, ops
 from tinymp.autograd import Op
 from tinymp.dtypes import float32
+from tinymp.ops.more.random import fork_rng
 from tinymp.precision import LOSS, POINTWISE, store, widen
 from tinymp.tensor import Tensor
 from watching import watch
@@ -908,7 +909,7 @@ def test_random_numbers_go_on_as_if_none_had_been_drawn(error):
     state = mp.get_rng_state()
 
     def draw():
-        with mp.backend.fork_rng():
+        with fork_rng():
             ops.dropout(mp.tensor(np.ones(100, "float32")))
             assert mp.get_rng_state() != state
             if error:

@@ -9,6 +9,7 @@ import numpy as np
 from .. import backend
 from ..autograd import Array, Backward, Op, joined
 from ..events import Observer, during, observe, unobserved
+from ..ops.more.random import fork_rng
 from ..precision import Policy, use
 from .listener import Listener, Place
 from .sampling import nonfinite
@@ -39,7 +40,7 @@ class Replay(Observer):
         self.place: Place | None = None
         self.value: float | None = None
         self.largest = 0.0
-        with unobserved(), backend.fork_rng(), use(p.policy), np.errstate(all="ignore"):
+        with unobserved(), fork_rng(), use(p.policy), np.errstate(all="ignore"):
             left = [(op, op.saved, op.statistics) for op in p.ops]  # None and () where the pass has freed them
             for op, (saved, statistics) in p.ops.items():
                 op.saved, op.statistics = saved, statistics

@@ -21,6 +21,7 @@ from ..autograd import Array, Op, values_of
 from ..dtypes import FLOATING, HALVES, float32
 from ..events import unobserved
 from ..ops.dropout import Dropout
+from ..ops.more.random import fork_rng
 from ..ops.norm import Running
 from ..parameter import Parameter
 from ..precision import FP32, reduce, to_dtype, use, widen
@@ -302,7 +303,7 @@ class _SameMask:
 @contextmanager
 def _aside() -> Iterator[None]:
     """Code within the block leaves no trace: nobody observes it, and random numbers go on as if it had not run."""
-    with unobserved(), backend.fork_rng(), use(FP32), np.errstate(all="ignore"):
+    with unobserved(), fork_rng(), use(FP32), np.errstate(all="ignore"):
         yield
 
 

@@ -17,7 +17,7 @@ from .devices import Device
 from .extras import __version__
 from .gpu import Gpu
 
-__all__ = ["Device", "__version__", "add", "bytes_of", "cpu", "default", "default_device", "device", "fork_rng", "get"]
+__all__ = ["Device", "__version__", "add", "bytes_of", "cpu", "default", "default_device", "device", "get"]
 __all__ += ["get_rng_state", "gpu", "info", "manual_seed", "of", "owner_of", "set_rng_state", "synchronize", "to_cpu"]
 __all__ += ["writeable"]
 
@@ -146,16 +146,6 @@ def set_rng_state(state: dict[str, dict]) -> None:
             active[name].set_rng_state(one)
         except (TypeError, ValueError, KeyError) as error:
             raise ValueError(f"set_rng_state: expected the state of a generator for {name!r}: {error}") from None
-
-
-@contextmanager
-def fork_rng() -> Iterator[None]:
-    """Within the block random numbers may be drawn; after it they go on as if none had been, also after an error."""
-    state = get_rng_state()
-    try:
-        yield
-    finally:
-        set_rng_state(state)
 
 
 # ----------------------------------------------------------------------------------------------- what there is here

@@ -6,10 +6,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from .. import backend, nn
+from .. import nn
 from ..arguments import name_all
 from ..events import type_name
 from ..nn import Module, Parameter
+from ..ops.more.random import fork_rng
 from .states import array
 from .traced import Traced, cannot, constant, part
 
@@ -36,7 +37,7 @@ def from_torch(module: Any) -> Module:
             raise ValueError(
                 f"from_torch: expected `{name}` in FP32, FP16 or BF16, got {p.dtype}: write module.float()"
             )
-    with backend.fork_rng():
+    with fork_rng():
         ours = _converted(module, "", {})
     left = ours.load_state_dict({name: array(x) for name, x in module.state_dict().items()}, strict=False)
     if names := left.missing_keys + left.unexpected_keys:

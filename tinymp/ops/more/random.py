@@ -4,6 +4,8 @@ generator, so that one seed gives the same on every device, without gradients. A
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,16 @@ from ..pointwise import broadcastable, masked_fill, mul
 from ..random import drawn, floating_dtype
 
 __all__ = ["bernoulli", "dropout1d", "dropout2d", "multinomial", "normal"]
+
+
+@contextmanager
+def fork_rng() -> Iterator[None]:
+    """Within the block random numbers may be drawn; after it they go on as if none had been, also after an error."""
+    state = backend.get_rng_state()
+    try:
+        yield
+    finally:
+        backend.set_rng_state(state)
 
 
 def _host(x: Any) -> Any:

@@ -142,7 +142,11 @@ def broadcast_to(input: Tensor, size: Any) -> Tensor:
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Views of the tensors in the shape that they broadcast to. ValueError if there is none."""
-    shape = np.broadcast_shapes(*(tensor("broadcast_tensors", "tensors", x).shape for x in tensors))
+    shapes = [tensor("broadcast_tensors", "tensors", x).shape for x in tensors]
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ValueError(f"broadcast_tensors: expected shapes that broadcast, got {shapes}") from None
     return tuple(expand(x, shape) for x in tensors)
 
 
