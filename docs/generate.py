@@ -1,5 +1,6 @@
-"""Write docs/precision.md from the declarations in the source: the primitives, the kinds, the policies, every op; and
-the tables of docs/gpu.md from what a GPU measured.
+"""Write docs/precision.md from the declarations in the source: the primitives, the kinds, the policies, who asks for a
+rounding and who carries it out; the tables of docs/gpu.md from what a GPU measured, that of docs/tensor_cores.md from
+the source.
 
     python -m docs.generate
 
@@ -8,26 +9,19 @@ tests/docs/test_docs.py fails when a page has drifted.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import pathlib
 import re
-from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any
 
-import tinymp
-from docs import layers
-from tests import determinism, rounding
+from tests import rounding
 from tinymp import precision, study
-from tinymp.autograd import Op
 from tinymp.checkpoint.writing import write
-from tinymp.fast_path import find
 from tinymp.study import tensor_core
 
 PAGE = pathlib.Path(__file__).with_name("precision.md")
-GPU = PAGE.with_name("gpu.md")
+GPU, UNITS = PAGE.with_name("gpu.md"), PAGE.with_name("tensor_cores.md")
 BEGIN, END = "<!-- Made by python -m docs.generate. Do not edit. -->", "<!-- End of what is made. -->"
 ROOT = PAGE.parent.parent
 MEASURED = ROOT / "benchmarks" / "results" / "gpu_h200.json"
@@ -40,50 +34,15 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     )
 
 
-for name in layers.files().keys() - {"tinymp", "__main__"}:  # with all their ops, those as well that are not public
-    importlib.import_module(f"tinymp.{name.replace('/', '.')}")
-
-
-def op_classes(base: type[Op] = Op) -> Iterator[type[Op]]:
-    """Every Op of the package that people call: of those with subclasses, the ones that are ops themselves."""
-    for cls in base.__subclasses__():
-        called = callable(getattr(tinymp.ops, cls.name, None)) or not cls.__subclasses__()
-        if called and cls.__module__.startswith("tinymp."):
-            yield cls
-        yield from op_classes(cls)
-
-
 def first_paragraph(thing: object) -> str:
     """The first paragraph of a docstring, on one line."""
     return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
-
-
-def where(thing: type) -> str:
-    """The source file, relative to the repository, as a link."""
-    path = pathlib.Path(inspect.getsourcefile(thing) or "").resolve().relative_to(ROOT)
-    return f"[{path.name}](../{path.as_posix()})"
-
-
-def fast_paths(cls: type[Op]) -> str:
-    """Which of forward and backward have a CUDA kernel written by hand."""
-    return ", ".join(phase for phase in ("forward", "backward") if find(getattr(cls, phase), "gpu"))
 
 
 def numpy_of_test_bits() -> str:
     """The version of NumPy whose bits tests/guards/test_bits.py holds."""
     (version,) = re.findall(r'^NUMPY = "(.+?)"', (ROOT / "tests/guards/test_bits.py").read_text(encoding="utf-8"), re.M)
     return version
-
-
-FOLDERS = {
-    "tinymp": "The primitives, and a few conversions that users ask for",
-    "tinymp/backend": "One device for NumPy and CuPy, which carries the primitives out",
-    "tinymp/fast/cpu": "Faster paths on the CPU, which call the primitives",
-    "tinymp/gpu": "cuBLAS, and CUDA kernels for FP16 and for FP32 storage; in FP32 no `store` rounds",
-    "tinymp/study": "Accumulators and formats that a policy studies: never under `FP32`, `MIXED` and `BF16`",
-    "tinymp/ops": "Constants that an op computes in Python. All else goes through the primitives",
-    "tinymp/audit": "What the audit computes about the numbers of a run. Nothing trains on it",
-}
 
 
 def tensor_cores() -> str:
@@ -102,52 +61,35 @@ def tensor_cores() -> str:
     return table([*head, "agrees with"], lines)
 
 
-def rounding_sites() -> str:
-    """A table for each folder, made of the marks in the source."""
-    text = []
-    marked = [s for s in rounding.all_sites() if s.reason and not s.reason.startswith("never")]
-    folders = [s.path.rpartition("/")[0] for s in marked]
-    for folder in sorted({*folders}, key=lambda f: (list({**FOLDERS, f: ""}).index(f), f)):
-        rows: dict[tuple[str, str], list[str]] = {}
-        for site in (s for s, f in zip(marked, folders) if f == folder):
-            functions = rows.setdefault((site.path, str(site.reason)), [])
-            if site.function not in functions:
-                functions.append(site.function)
-        lines = [
-            [f"[{path.rpartition('/')[2]}](../{path})", ", ".join(f"`{f}`" for f in functions), reason]
-            for (path, reason), functions in rows.items()
-        ]
-        says = f"{FOLDERS[folder]}.\n\n" if folder in FOLDERS else ""
-        text.append(f"### {folder}/\n\n{says}{table(['file', 'function', 'what is rounded'], lines)}")
-    return "\n\n".join(text)
+def asks() -> str:
+    """Per file, the functions that ask a primitive to round or to sum."""
+    lines = []
+    for path, functions in rounding.asking().items():
+        said = [f"`{name}` {' '.join(kind if n == 1 else f'{kind}×{n}' for kind, n in calls.items())}"
+                for name, calls in functions.items()]  # fmt: skip
+        lines.append(f"- [{path.removeprefix('tinymp/')}](../{path}): {', '.join(said)}")
+    return "\n".join(lines)
+
+
+def carries_out() -> str:
+    """Per file, the functions with lines that round."""
+    found: dict[str, list[str]] = {}
+    for site in rounding.all_sites():
+        if site.reason and not site.reason.startswith("never"):
+            functions = found.setdefault(site.path, [])
+            if f"`{site.function}`" not in functions:
+                functions.append(f"`{site.function}`")
+    return "\n".join(f"- [{path.removeprefix('tinymp/')}](../{path}): {', '.join(found[path])}" for path in found)
 
 
 def page() -> str:
     """The whole page."""
     primitives = [
-        [f"`{g.__name__}{_arguments(g)}`", first_paragraph(g)]
+        f"- `{g.__name__}{_arguments(g)}`: {first_paragraph(g).partition(': ')[2]}"
         for g in (precision.widen, precision.store, precision.gemm, precision.reduce)
     ]
     kinds = [[f"`{k.name}`", k.reads, k.computes, k.accumulates, k.writes, k.source] for k in precision.KINDS]
-    columns = [f.name for f in fields(precision.Policy) if f.name != "name"]
-    policies = [[f"`{p.name}`", *[str(getattr(p, c)) for c in columns]] for p in study.POLICIES.values()]
-    ops = [
-        [
-            f"`{cls.name}`",
-            cls.kind.name if cls.gradient is None else f"{cls.kind.name}, backward {cls.gradient.name}",
-            first_paragraph(cls),
-            ", ".join(f"`{a}`" for a in cls.fp32),
-            where(cls),
-            fast_paths(cls),
-            *[determinism.promise(cls, device) for device in (0, 1)],
-        ]
-        for cls in sorted(set(op_classes()), key=lambda c: (c.__module__, c.name, c.__qualname__))
-        if hasattr(cls, "kind")
-    ]
-    update = [
-        [f"`{cls.__name__}`", cls.kind.name, first_paragraph(cls), where(cls)]
-        for cls in (tinymp.optim.SGD, tinymp.optim.Adagrad, tinymp.optim.Adam, tinymp.optim.AdamW, tinymp.optim.RMSprop)
-    ]
+    policies = "\n".join(f"- `{p}`" for p in study.POLICIES.values())
     return f"""<!-- Generated by docs/generate.py from the declarations in the source. Do not edit. -->
 
 # Every precision decision
@@ -156,34 +98,11 @@ MPT is *Mixed Precision Training* (Micikevicius et al., 2018), NVG is NVIDIA's *
 
 ## The precision primitives
 
-Ops change precision in these four functions of [precision.py](../tinymp/precision.py) and nowhere else. What carries
-them out, and what else rounds, is listed under [Where numbers are rounded](#where-numbers-are-rounded).
+Ops change precision in these four functions of [precision.py](../tinymp/precision.py) and nowhere else.
+[A test](../tests/guards/test_run_time.py) runs every op, layer, loss and optimizer on arrays that know whether a
+primitive runs, and fails where a result or a place that is written to is narrower than what went into it.
 
-{table(["primitive", "what it does"], primitives)}
-
-On a GPU a CUDA kernel may do the work of several primitives in one pass, on storage in FP16 or FP32, where the policy
-sums in FP32 and rounds to nearest. Kernels of pointwise ops are compiled from the definition, which is called once with
-[symbols](../tinymp/gpu/symbols.py) in place of arrays; while an observer listens, the definition itself runs. Kernels
-written by hand leave their results in FP32 then, and `store` rounds them. The bits are the same.
-
-## The contract of bits
-
-Two runs of a program on the CPU agree bit for bit if these are the same: the seeds; NumPy's version, and the features
-of the CPU for which it chooses its loops; the BLAS library, its kernels and the number of its threads; and the C
-library, from which NumPy takes functions such as log1p. `tinymp info` says which libraries and kernels run;
-`OPENBLAS_CORETYPE`, `OPENBLAS_NUM_THREADS` and `NPY_DISABLE_CPU_FEATURES` set what may be set. With the same number of
-threads, neither the number of cores nor NumKong changes a bit. What each op promises, [a table](#the-ops) says.
-
-Gradients of several uses are added in a fixed order. The order of other sums follows from the shape of an array and
-from the order of its axes in memory, which a CPU's `store` takes from `like`: the same numbers in another memory order
-may have another sum, in its last bit. NumPy chooses the memory order of temporaries of 256 KiB and more by itself.
-
-[test_bits.py](../tests/guards/test_bits.py) holds the contract from one commit to the next. For README's loop, a CNN on
-MNIST's digits, an LSTM language model and a DCGAN, in FP32 and in mixed precision, it has hashes of all losses, of the
-weights (masters and copies) and of the buffers after a few steps, of which mixed precision skips some. They are those
-of NumPy {numpy_of_test_bits()} from its wheels, on Linux and x86-64, with OpenBLAS's kernels for Haswell, one BLAS
-thread and no CPU features above AVX2, with NumKong and without; elsewhere the test is skipped, and says so.
-`python -m tests.four_programs` prints them.
+{chr(10).join(primitives)}
 
 ## The kinds of arithmetic
 
@@ -193,47 +112,34 @@ Every op declares one; `Op.apply` holds the op to what it writes.
 
 ## The policies
 
-`with mp.use(policy):` sets the arithmetic, `policy.cast(model)` the storage. What each column decides is said at
-`Policy` in precision.py. A policy decides only about FP16 operands; FP32 ones are never touched, unless `tf32` says so.
+`with mp.use(policy):` sets the arithmetic, `policy.cast(model)` the storage; `Policy` says what each field decides.
+Here are those that differ from `MIXED`, and in what.
 
-`policy.cast(model, keep={{"head": mp.FP32}})` gives modules another policy, by their paths: storage and masters of
-their parameters, and the arithmetic of their forward and backward, whatever `mp.use` says around them. What goes in and
-comes out is converted by the op `cast`, but for losses, which are FP32 under every policy.
-
-{table(["policy", *columns], policies)}
-
-## Tensor Cores
-
-`mp.tensor_core`, and a study's `tensor_core`, sum products as these GPUs do. The rule and its sources are on the first
-page of [tensor_core.py](../tinymp/study/tensor_core.py); [Tensor Cores, bit for bit](tensor_cores.md) says how it was
-held to them. `hopper-mma` and `blackwell-mma` are FP8 by PTX's instruction mma, which on these GPUs multiplies FP16
-numbers; their own FP8 instructions are wgmma and tcgen05. Promotion: cuBLASLt adds FP8 sums to FP32 ones now and then
-on Ada and Hopper, unless fast accumulation is on; DeepSeek-V3 does so after every 128 products.
-
-{tensor_cores()}
-
-## The ops
-
-FP32 arguments may stay FP32 where the others are FP16. A column says which phases have a CUDA kernel written
-by hand, in `gpu/` under the name of the source; the definition in the source runs on both devices.
-
-{determinism.explained()}
-
-{table(["op", "kind", "mathematics", "FP32 arguments", "source", "CUDA by hand", *determinism.COLUMNS], ops)}
-
-## The updates
-
-{table(["optimizer", "kind", "mathematics", "source"], update)}
+{policies}
 
 ## Where numbers are rounded
 
-Who rounds here? Every line that may round has a mark `# rounds:` (`// rounds:` in CUDA) with the reason, and these
-tables are made of the marks: find the folder and function here, then `rounds:` there. A line that only looks like
-rounding says `rounds: never` and why; those are not listed. [A test](../tests/guards/test_rounding.py) searches the
-package and its CUDA sources and fails where a mark is missing; [rounding.py](../tests/rounding.py) says what it
-looks for. Between two sites is FP32 arithmetic (FP64 where stored arrays are FP64), which rounds to FP32's 24 bits.
+### Who asks
 
-{rounding_sites()}
+The calls of primitives in ops, layers and optimizers. `store` and `gemm` round to the storage dtype; `reduce`, `add_to`
+and `scatter_add` sum in FP32.
+
+{asks()}
+
+### Who carries out
+
+Devices, fast paths and studies round and sum because a primitive asked, CUDA kernels because an op did: they do the
+work of several primitives in one pass, and leave it to `store` while an observer listens. Each line that rounds has a
+mark `rounds:` with the reason; find the function here, then `rounds:` there. A few ops have one as well, for constants.
+
+{carries_out()}
+
+## The contract of bits
+
+Two runs on the CPU agree bit for bit with the same seeds, NumPy, BLAS library, kernels, number of BLAS threads and C
+library (`tinymp info` names them). The order of sums follows from shapes and from the order of axes in memory. For four
+programs [test_bits.py](../tests/guards/test_bits.py) holds the hashes of losses, weights and buffers, with NumPy
+{numpy_of_test_bits()}; [determinism.py](../tests/determinism.py) declares what each op promises on a GPU.
 """
 
 
@@ -295,14 +201,18 @@ def answers_of_a_gpu(found: dict[str, Any]) -> str:
     return table(["question", "answer"], rows)
 
 
+def made_anew(path: pathlib.Path, *parts: str) -> str:
+    """A page, with these parts in place of what was made before."""
+    before, rest = path.read_text(encoding="utf-8").split(BEGIN)
+    return before + "\n\n".join([BEGIN, *parts, END]) + rest.split(END)[1]
+
+
 def gpu_page() -> str:
     """docs/gpu.md, with its tables made anew."""
-    text, found = GPU.read_text(encoding="utf-8"), json.loads(MEASURED.read_text(encoding="utf-8"))
-    before, rest = text.split(BEGIN)
+    found = json.loads(MEASURED.read_text(encoding="utf-8"))
     versions = ", ".join(f"{name} {found['versions'][name]}" for name in ("CuPy", "PyTorch"))
     where = f"On {found['card']}, commit {found['commit']}, {found['date']} ({versions}):"
-    made = [BEGIN, where, steps_of_a_gpu(found), answers_of_a_gpu(found), END]
-    return before + "\n\n".join(made) + rest.split(END)[1]
+    return made_anew(GPU, where, steps_of_a_gpu(found), answers_of_a_gpu(found))
 
 
 def _arguments(function: object) -> str:
@@ -310,6 +220,6 @@ def _arguments(function: object) -> str:
 
 
 if __name__ == "__main__":
-    for path, text in ((PAGE, page()), (GPU, gpu_page())):
+    for path, text in ((PAGE, page()), (GPU, gpu_page()), (UNITS, made_anew(UNITS, tensor_cores()))):
         write(path, text)
         print(f"wrote {path}")

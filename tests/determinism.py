@@ -1,6 +1,6 @@
 """On what the bits of each op depend: declared here and nowhere else.
 
-docs/precision.md shows it. tests/guards/test_determinism.py makes a call of every op (calls.py) in several ways, and
+tests/guards/test_determinism.py makes a call of every op (calls.py) in several ways, and
 fails where the bits depend on something that is not declared.
 """
 
@@ -17,7 +17,6 @@ MEANS = {
     "race": "where an index comes twice, the thread that is last writes the element",
     "processes": "how many they are, and in which order MPI or NCCL adds up what they send",
 }
-COLUMNS = "deterministic on a CPU", "on a GPU"
 RUNS, MACHINES = {"race", "processes"}, {"threads", "BLAS", "NumPy", "GPU"}  # may differ between runs, between machines
 
 KINDS = {  # on a CPU, on a GPU
@@ -56,33 +55,3 @@ def depends(op: type, device: int) -> list[str]:
     words = [KINDS[kind.name][device] for kind in (op.kind, op.gradient) if kind]  # type: ignore[attr-defined]
     words += [more[device] for some, more in MORE.items() if names(op) & {*some.split()}]
     return [word for word in MEANS if word in " ".join(words).split()]
-
-
-def promise(op: type, device: int) -> str:
-    """The promise in CCCL's words, and on what the bits depend within it."""
-    words = depends(op, device)
-    level = "not_guaranteed" if RUNS & {*words} else "run_to_run" if MACHINES & {*words} else "gpu_to_gpu"
-    return f"`{level}`" + f": {', '.join(words)}" * bool(words)
-
-
-def explained() -> str:
-    """What the promises mean, for docs/precision.md."""
-    words = "\n".join(f"- {word}: {means}" for word, means in MEANS.items())
-    return f"""The last two columns promise bits, in the words of
-[NVIDIA's CCCL](https://nvidia.github.io/cccl/unstable/cccl/determinism.html). With `not_guaranteed` two runs of a call
-may differ, with `run_to_run` they agree on one machine with the same libraries and settings. With `gpu_to_gpu` they
-agree on all GPUs, and in the CPU's column on all x86-64 machines with the same NumPy: the bits (but for those within a
-NaN) depend on nothing but the values, shapes and memory order of the operands. Behind the promise stands on what else
-they depend, or what of the shapes one might not expect:
-
-{words}
-
-For the same bits in every run, seed (`mp.manual_seed`) and keep the policy, the batch size and the libraries; on
-several machines set the three variables of [the contract](#the-contract-of-bits); on a GPU keep to one model of it and
-to one stream, and let no index of a `scatter` come twice.
-
-[determinism.py](../tests/determinism.py) declares all this, mostly by kind, and
-[a test](../tests/guards/test_determinism.py) calls every op and fails where bits depend on more: on the CPU in a second
-run, with 1 and 2 threads, with one image and many, with other kernels of OpenBLAS, without NumPy's loops for newer
-CPUs; on the stand-in for a GPU in random orders, and as an older GPU. What is declared need not show at every shape:
-one and two threads of OpenBLAS agree on (98, 147) x (147, 588), and not on (98, 588) x (588, 196)."""

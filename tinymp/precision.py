@@ -2,8 +2,8 @@
 
 **Ops change precision in the four functions below and nowhere else; FP16, or BF16, is made by one of them, `store`.**
 What carries them out rounds as well: NumPy, NumKong and cuBLAS (backend/, fast/), CUDA kernels, which do the work of
-several primitives at once by the same rule, and the sums of a study. docs/precision.md lists every line that rounds. It
-is made of the marks `# rounds:` in the source, and tests/guards/test_rounding.py lets no line pass that has none.
+several primitives at once by the same rule, and the sums of a study. docs/precision.md lists who asks for a rounding
+and who carries it out. tests/guards/test_run_time.py runs every op, and fails where anything else changes precision.
 
     widen(x)                 FP16 or BF16 -> FP32, exact
     store(x32, like)         FP32 -> the storage dtype, in the memory order of `like`: the one rounding

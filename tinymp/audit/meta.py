@@ -206,10 +206,10 @@ def _contiguous(x: Array, dtype: Any = None) -> Array:
     return x if x.flags.c_contiguous and x.ndim else empty(x.shape or (1,), x.dtype)
 
 
-def _concatenated(arrays: Sequence[Array], axis: int = 0, **_: Any) -> Array:
+def _concatenated(arrays: Sequence[Array], axis: int = 0, dtype: Any = None) -> Array:
     first, axis = arrays[0], axis % arrays[0].ndim
     shape = [sum(x.shape[a] for x in arrays) if a == axis else n for a, n in enumerate(first.shape)]
-    return _ordered(shape, np.result_type(*[x.dtype for x in arrays]), _order_of(first))
+    return _ordered(shape, dtype or np.result_type(*[x.dtype for x in arrays]), _order_of(first))
 
 
 def _stacked(arrays: Sequence[Array], axis: int = 0) -> Array:

@@ -15,7 +15,7 @@ from .. import backend
 from ..arguments import flag, floating, integer, integers, name_all, number
 from ..autograd import Array, Op
 from ..ops.conv import Pair
-from ..precision import FP32, MOVEMENT, REDUCTION, add_to, reduce, scatter_add, store, widen
+from ..precision import FP32, MOVEMENT, REDUCTION, add_to, reduce, scatter_add, store, to_dtype, widen
 from ..tensor import Tensor
 from .boxes import arrays, require_all, require_boxes
 
@@ -57,8 +57,8 @@ class RoIAlign(Op):
         for k, n in enumerate(images):
             sides = zip(starts[k], lengths[k], grids[k], self.size, self.shape[2:])
             (rows, a), (cols, b) = (_weights(*side) for side in sides)
-            # rounds: the weights of an interpolation, from Python's FP64 to FP32
-            yield k, int(n), rows, self.xp.asarray(a, dtype), cols, self.xp.asarray(b, dtype)
+            a, b = (self.xp.asarray(to_dtype(weights, dtype)) for weights in (a, b))
+            yield k, int(n), rows, a, cols, b
 
 
 def _sampling(op: Any) -> list[np.ndarray]:
