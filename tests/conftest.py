@@ -3,7 +3,6 @@
     pytest                        everything on the CPU; CUDA kernels run on the CPU, too (tests/cuda_on_cpu)
     pytest --backend gpu          tensors are made on the GPU by default, and CUDA kernels run there
     pytest --backend cuda-on-cpu  on the stand-in for a GPU: slow; fails_on_stand_in.txt lists what fails
-    pytest --ptx 80               its kernels are run as the PTX that NVRTC makes of them for sm_80 (tests/ptx)
     pytest --order 3              its streams do their work at random moments in a random order, of seed 3
 
 Tests marked `cpu` make their tensors on the CPU under every backend: they are about NumPy's arrays, or about values
@@ -97,7 +96,6 @@ pytest_runtest_call = pytest_runtest_setup
 
 def pytest_addoption(parser):
     parser.addoption("--backend", choices=("cpu", "gpu", "cuda-on-cpu"), default="cpu", help="device of the tests")
-    parser.addoption("--ptx", choices=("70", "80", "90"), help="the stand-in runs kernels as PTX for this architecture")
     parser.addoption("--order", type=int, help="seed of a random order in which the stand-in's streams go on")
 
 
@@ -150,15 +148,8 @@ def gpu(request):
 
     if why := cuda_on_cpu.problem():
         pytest.skip(f"CUDA kernels cannot run on this CPU: {why}")
-    architecture = request.config.getoption("--ptx")
-    if architecture is None:
-        kernels = cuda_on_cpu.installed()
-    else:
-        from ptx import program
-
-        kernels = program.installed(architecture, measure="PTX_RECORD" in os.environ)
     seed = request.config.getoption("--order")
-    with kernels, contextlib.nullcontext() if seed is None else cuda_on_cpu.device.order(seed):
+    with cuda_on_cpu.installed(), contextlib.nullcontext() if seed is None else cuda_on_cpu.device.order(seed):
         yield device
         device.synchronize()
 
@@ -194,28 +185,6 @@ def small(monkeypatch, tmp_path):
         monkeypatch.setitem(dcgan.train.__kwdefaults__, name, value)
     monkeypatch.setattr(dcgan, "BATCH", 8)
     return images
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
-    """With PTX_RECORD, what each test that passes takes and runs becomes a line of that file: see ptx/select.py."""
-    file = os.environ.get("PTX_RECORD")
-    if not file or item.config.getoption("--ptx") is None:
-        return (yield)
-    import json
-    import time
-
-    from ptx import program
-
-    program.measured.clear()
-    began, failed = time.perf_counter(), item.session.testsfailed
-    result = yield
-    if item.session.testsfailed == failed:
-        line = json.dumps([item.nodeid, time.perf_counter() - began, program.measured]) + "\n"
-        lines = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(lines, line.encode())  # at once: other processes write, too
-        os.close(lines)
-    return result
 
 
 @pytest.fixture(autouse=True)

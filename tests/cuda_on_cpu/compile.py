@@ -325,7 +325,7 @@ def once() -> Iterator[None]:
 
 
 class Launching:
-    """One launch of a Program, or of what takes its place (tests/ptx)."""
+    """One launch of a Program."""
 
     def __init__(self, program: Any, name: str, grid: Any, block: Any, args: Any, shared: int, resolve: Any):
         if name not in program.arguments:

@@ -1,6 +1,7 @@
 """NVRTC compiles every kernel of the package for real GPUs: no GPU is needed for that.
 
     python -m gpu.test_nvrtc      # in tests/: prints registers, spills and shared memory of every kernel
+    python -m gpu.test_nvrtc --counts    # writes counts.txt: instructions, and the widths of loads, which a test holds
 
 NVRTC comes from its wheels (in the extra `test`): CUDA 12's is the last that knows Volta. Its assembler says how many
 registers a kernel takes and how many bytes it moves out to memory because there were too few ("spills"): a kernel that
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+import sys
 from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
@@ -21,7 +23,7 @@ import pytest
 
 import cuda_on_cpu
 import tinymp as mp
-from ptx import nvrtc
+from gpu import nvrtc
 from tinymp.gpu import kernels
 from tinymp.gpu import optimizer as traced
 from tinymp.gpu.many import _most
@@ -32,7 +34,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 FOLDERS = (pathlib.Path(kernels.__file__).parents[1], ROOT / "benchmarks", ROOT / "tests" / "gpu")
 FILES = {str(path.relative_to(folder.parent)): path for folder in FOLDERS for path in sorted(folder.rglob("*.cu"))}
 # Volta's compiler, of CUDA 12, sees the kernels for halves, some of which have special instructions from sm_80 on; else
-# a source is the same text for all (tests/ptx holds that)
+# a source is the same text for all
 COMPILED = {"half": ("sm_70", "sm_90"), "float": ("sm_90",)}
 ALL = ("sm_70", "sm_75", "sm_80", "sm_90", "sm_120")  # Volta, ..., GeForce Blackwell: by hand
 SPILLS = 128  # bytes per thread. A few cost nothing that can be measured, and versions of NVRTC differ by tens
@@ -96,6 +98,34 @@ def compilations() -> Iterator[tuple[str, str, str]]:
 def test_every_kernel_compiles(file, storage, architecture):
     for name, kernel in check(kernels.source(FILES[file]), storage, architecture).items():
         print(f"{name}: {kernel}")
+
+
+COUNTS = pathlib.Path(__file__).with_name("counts.txt")
+MORE = 1.1  # times as many instructions as are noted: versions of NVRTC differ
+INSTRUCTION = re.compile(r"^\s+(?:@!?%p\d+ )?([a-z]\w*(?:\.\w+)*)\s", re.M)
+WIDTH = re.compile(r"ld\.global(?:\.\w+)*?(?:\.v(\d))?\.\w*?(\d+)$")
+
+
+def counted() -> dict[str, tuple[int, int]]:
+    """{kernel: (instructions of its PTX for sm_90 and halves, bytes of its widest load from global memory)}."""
+    found = {}
+    for path in FILES.values():
+        if "tests" in path.parts:
+            continue
+        ptx = compiled(kernels.source(path), "half", "sm_90").ptx
+        for name, body in re.findall(r"\.entry (\w+)\(.*?\n\{\n(.*?)\n\}\n", ptx, re.S):
+            instructions = INSTRUCTION.findall(body)
+            loads = [int(m[1] or 1) * int(m[2]) // 8 for one in instructions if (m := WIDTH.match(one))]
+            found[name] = (len(instructions), max(loads, default=0))
+    return found
+
+
+def test_no_kernel_has_more_instructions_or_narrower_loads():
+    noted = {name: (int(n), int(width)) for name, n, width in map(str.split, COUNTS.read_text().splitlines()[1:])}
+    found = counted()
+    assert found.keys() == noted.keys(), "python -m gpu.test_nvrtc --counts (in tests/) notes them anew"
+    worse = {n: (found[n], noted[n]) for n in noted if found[n][0] > MORE * noted[n][0] or found[n][1] < noted[n][1]}
+    assert not worse, "python -m gpu.test_nvrtc --counts (in tests/) notes them anew"
 
 
 @pytest.mark.parametrize("file", ["attention", "conv", "loss", "norm", "pool", "softmax"])
@@ -198,5 +228,11 @@ def table() -> None:
                 print(f"{file:<24} {name:<40} {storage:<5} {registers}   {spills}")
 
 
+def note() -> None:
+    """Write counts.txt."""
+    lines = [f"{name} {n} {width}" for name, (n, width) in sorted(counted().items())]
+    COUNTS.write_text("\n".join(["kernel, instructions, bytes of the widest load", *lines]) + "\n")
+
+
 if __name__ == "__main__":
-    table()
+    note() if "--counts" in sys.argv else table()

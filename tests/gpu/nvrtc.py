@@ -14,9 +14,6 @@ from typing import NamedTuple
 
 from cuda_on_cpu.compile import declared_in
 from kept import kept
-from tinymp.gpu import kernels
-
-SPECIAL = re.compile(r"\b(?:cp_async|ldmatrix|mma_|__CUDA_ARCH__)")
 
 
 class Compiled(NamedTuple):
@@ -47,20 +44,6 @@ def version(cuda: int) -> tuple[int, int]:
     major, minor = ctypes.c_int(), ctypes.c_int()
     library(cuda).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     return major.value, minor.value
-
-
-def special(code: str) -> bool:
-    """True if a source has instructions that not all architectures have, besides those of hardware.cuh."""
-    return len(SPECIAL.findall(code)) > len(SPECIAL.findall(kernels.HEADERS[0].read_text("utf-8")))
-
-
-def stand_in(code: str, storage: str, architecture: str) -> str:
-    """The architecture to compile for what is to run as PTX for "70", "80" or "90", one of test_nvrtc.COMPILED.
-
-    Sources without special instructions are the same text for all, those with them for 80 and 90 (test_ptx.py holds
-    that).
-    """
-    return "sm_70" if architecture == "70" and special(code) else "sm_90"
 
 
 def compiled(code: str, storage: str, architecture: str) -> Compiled:
