@@ -1,7 +1,7 @@
 """Whether the tests find what they are for: 200 faults, planted one at a time in a copy of the repository.
 
     python -m tests.faults                  all of them; tests/faults/found.json has the results
-    python -m tests.faults --part optim     those of one part; --name adam_eps_in_root one, with what pytest says
+    python -m tests.faults --part optim     those of one part, or --name adam_eps_in_root: one
     python -m tests.faults --record         first see anew which test file calls which function
     python -m tests.faults --show           the table of the results that are there
 
@@ -44,6 +44,7 @@ CACHE = Path(tempfile.gettempdir()) / f"tinymp-faults-{sha256(str(ROOT).encode()
 _LEFT_OUT = "docs/", "faults/", "ptx/", "guards/test_rounding", "guards/test_s", "guards/test_layers"
 EXCLUDED = tuple(f"tests/{name}" for name in _LEFT_OUT)
 SLOW = tuple(f"tests/{name}/" for name in ("benchmarks", "course", "examples", "gpu", "guards", "lab", "parallel"))
+SLOW += ("tests/face/test_programs",)
 BATCHES = (20, 60, 200)  # seconds of tests that one process runs: most faults need the first alone
 TICKS = count(2**30, 2)  # when a module was written: no compiled one is from then
 
@@ -216,8 +217,8 @@ def batches(file: str, function: str, known: dict[str, Any]) -> list[list[str]]:
     return parts
 
 
-def result(folder: Path, fault: Fault, known: dict[str, Any], tell: bool = False) -> dict[str, Any]:
-    """What the tests make of a fault: "killed", by which; "survived", so many files; "stale"."""
+def result(folder: Path, fault: Fault, known: dict[str, Any], most: int | None = None) -> dict[str, Any]:
+    """What the tests make of a fault: "killed", by which; "survived", so many files; "stale". most: of BATCHES."""
     begin, tried, by = time.time(), 0, ""
     try:
         path, source = fault.planted(folder / "tinymp")
@@ -226,10 +227,9 @@ def result(folder: Path, fault: Fault, known: dict[str, Any], tell: bool = False
     whole = path.read_text(encoding="utf-8")
     try:
         write(path, source)
-        for files in batches(path.relative_to(folder / "tinymp").as_posix(), fault.function, known):
+        for files in batches(path.relative_to(folder / "tinymp").as_posix(), fault.function, known)[:most]:
             tried += len(files)
             status, said = pytest(folder, files, 60 + 3 * sum(known[file]["seconds"] for file in files), "-x")
-            print(said[-6000:] if tell else "", end="")
             if status not in (0, 5):  # 5: all tests are skipped
                 failed = re.search(r"^(?:FAILED|ERROR) (\S+?)(?:\[| |$)", said, re.M)
                 by = "a test that hangs" if status == -1 else failed[1] if failed else "a crash"
@@ -261,6 +261,7 @@ def main() -> None:
         options.add_argument(name, action="append", default=[], help="the faults of this one; may come several times")
     for name, text in (("--record", "see anew which test file calls what"), ("--show", "show the results alone")):
         options.add_argument(name, action="store_true", help=text)
+    options.add_argument("--quick", action="store_true", help="by the quickest test files alone")
     options.add_argument("--out", type=Path, default=FOUND, help="the file of results: those of other faults stay")
     options.add_argument("-n", type=int, default=2, help="processes")
     given, faults, lock = options.parse_args(), read(), Lock()
@@ -271,7 +272,7 @@ def main() -> None:
         known = record(given.n, given.record)
 
         def one(folder: Path, fault: Fault) -> None:
-            found = result(folder, fault, known, tell=bool(given.name))
+            found = result(folder, fault, known, 2 if given.quick else None)
             with lock:
                 old[fault.name] = found
                 rows = [f"{json.dumps(f.name)}: {json.dumps(old[f.name])}" for f in faults if f.name in old]
