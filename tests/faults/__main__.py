@@ -203,8 +203,9 @@ def batches(file: str, function: str, known: dict[str, Any]) -> list[list[str]]:
     ]  # what a decorator has made has no name of its own when it is called
 
     def order(name: str) -> tuple:
-        own = words & {*Path(name).parts[1:-1], Path(name).stem.removeprefix("test_")}
-        return name.startswith(SLOW), -len(own), known[name]["seconds"]
+        folders, stem = Path(name).parts[1:-1], Path(name).stem.removeprefix("test_")
+        alike = len(words & {*folders, stem}) + (folders in (Path(file).parts[:-1], ("core", *Path(file).parts[:-1])))
+        return name.startswith(SLOW), -alike, known[name]["seconds"]
 
     parts: list[list[str]] = []
     total, limit, sizes = 0.0, 0.0, iter(BATCHES)

@@ -86,6 +86,12 @@ def test_a_causal_hint():
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-12, atol=1e-14)
 
 
+def test_a_value_of_its_own_beside_a_query_that_is_the_key():
+    m, (x, *_), v = build(batch_first=True), inputs(), randn(B, L, E, seed=60)
+    given = mp.tensor(x)
+    np.testing.assert_allclose(m(given, given, mp.tensor(v))[0].numpy(), oracle(m, x, x, v, 0.0)[0], rtol=1e-10)
+
+
 def test_layouts_and_weights():
     m, x = build(), inputs()
     m.batch_first = True
