@@ -27,11 +27,11 @@ def oracle(m, q, k, v, added):
     ws = np.split(p["in_proj_weight"], 3) if "in_proj_weight" in p else [p[f"{n}_proj_weight"] for n in "qkv"]
     bs = np.split(p["in_proj_bias"], 3) if "in_proj_bias" in p else [0, 0, 0]
     q, k, v = (x @ w.T + b for x, w, b in zip((q, k, v), ws, bs))
-    more = [(p["bias_k"], p["bias_v"])] if "bias_k" in p else []
+    keys, more = k.shape[1], [(p["bias_k"], p["bias_v"])] if "bias_k" in p else []
     more += [(np.zeros((1, 1, E)),) * 2] * m.add_zero_attn
     for more_k, more_v in more:
         k, v = (np.concatenate([x, np.tile(y, (len(x), 1, 1))], 1) for x, y in ((k, more_k), (v, more_v)))
-    added = np.concatenate([added + np.zeros((B, HEADS, L, S)), np.zeros((B, HEADS, L, len(more)))], 3)
+    added = np.concatenate([added + np.zeros((B, HEADS, L, keys)), np.zeros((B, HEADS, L, len(more)))], 3)
     q, k, v = (x.reshape(B, -1, HEADS, E // HEADS).swapaxes(1, 2) for x in (q, k, v))
     e = np.exp(q @ k.swapaxes(2, 3) / np.sqrt(E // HEADS) + added)
     weights = e / e.sum(-1, keepdims=True)
