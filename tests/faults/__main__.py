@@ -9,9 +9,9 @@ faults.txt lists them: a name, a kind, a file below tinymp/, a function or Class
 once (blanks count as one); and what a person could have written instead. A function that has moved is looked for in the
 package. A fault whose text is gone is stale: it must be planted anew.
 
-Only test files that call the function are run, until a test fails: first those of its name, quick ones before slow
-ones. Which do is recorded once, in a temporary folder. Files that read the source as text would find any change, and
-are left out (EXCLUDED), and so are notebooks. A run that hangs counts as killed.
+Only test files that call the function are run, until a test fails: first the one that found the fault last, then those
+of its name, quick ones before slow ones. Which do is recorded once, in a temporary folder. Files that read the source
+as text would find any change, and are left out (EXCLUDED), and so are notebooks. A run that hangs counts as killed.
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ def record(processes: int, anew: bool) -> dict[str, Any]:
     return {name: one for name, one in known.items() if not one["status"]}
 
 
-def batches(file: str, function: str, known: dict[str, Any]) -> list[list[str]]:
-    """The test files that may notice a fault in a function, those first that are likely to and quick."""
+def batches(file: str, function: str, known: dict[str, Any], before: str = "") -> list[list[str]]:
+    """The test files that may notice a fault in a function: the one that did `before`, then likely and quick ones."""
     words = {*Path(file).parts[:-1], Path(file).stem}
     found = [name for name, one in known.items() if f"{file} {function}" in one["calls"]] or [
         name for name, one in known.items() if any(call.startswith(f"{file} ") for call in one["calls"])
@@ -207,7 +207,7 @@ def batches(file: str, function: str, known: dict[str, Any]) -> list[list[str]]:
         alike = len(words & {*folders, stem}) + (folders in (Path(file).parts[:-1], ("core", *Path(file).parts[:-1])))
         return name.startswith(SLOW), -alike, known[name]["seconds"]
 
-    parts: list[list[str]] = []
+    parts: list[list[str]] = [[before]] if before in known else []
     total, limit, sizes = 0.0, 0.0, iter(BATCHES)
     for name in sorted(found, key=order):
         total += known[name]["seconds"]
@@ -218,7 +218,7 @@ def batches(file: str, function: str, known: dict[str, Any]) -> list[list[str]]:
     return parts
 
 
-def result(folder: Path, fault: Fault, known: dict[str, Any], most: int | None = None) -> dict[str, Any]:
+def result(folder: Path, fault: Fault, known: dict, most: int | None = None, before: str = "") -> dict[str, Any]:
     """What the tests make of a fault: "killed", by which; "survived", so many files; "stale". most: of BATCHES."""
     begin, tried, by = time.time(), 0, ""
     try:
@@ -228,7 +228,7 @@ def result(folder: Path, fault: Fault, known: dict[str, Any], most: int | None =
     whole = path.read_text(encoding="utf-8")
     try:
         write(path, source)
-        for files in batches(path.relative_to(folder / "tinymp").as_posix(), fault.function, known)[:most]:
+        for files in batches(path.relative_to(folder / "tinymp").as_posix(), fault.function, known, before)[:most]:
             tried += len(files)
             status, said = pytest(folder, files, 60 + 3 * sum(known[file]["seconds"] for file in files), "-x")
             if status not in (0, 5):  # 5: all tests are skipped
@@ -273,7 +273,8 @@ def main() -> None:
         known = record(given.n, given.record)
 
         def one(folder: Path, fault: Fault) -> None:
-            found = result(folder, fault, known, 2 if given.quick else None)
+            before = old.get(fault.name, {}).get("by", "").partition("::")[0]
+            found = result(folder, fault, known, 2 if given.quick else None, before)
             with lock:
                 old[fault.name] = found
                 rows = [f"{json.dumps(f.name)}: {json.dumps(old[f.name])}" for f in faults if f.name in old]
