@@ -120,10 +120,11 @@ def test_lstm():
     assert {p.dtype for p in products.rows} == {"float16"}  # though operands come widened
 
 
-def test_batched_matmul():
+@pytest.mark.parametrize(("left", "right"), [((2, 3, 4, 8), (3, 8, 16)), ((4, 8), (2, 3, 8, 16))])
+def test_batched_matmul(left, right):
     products = Products()
     with mp.audit(products):
-        ops.matmul(mp.tensor(ones(2, 3, 4, 8)), mp.tensor(ones(3, 8, 16)))
+        ops.matmul(mp.tensor(ones(*left)), mp.tensor(ones(*right)))
     (one,) = products.rows
     assert (one.batch, one.m, one.n, one.k, one.dtype, one.axes) == (6, 4, 16, 8, "float32", {})
 

@@ -247,6 +247,26 @@ def test_a_load_into_a_run_that_has_diverged_says_what_failed(tmp_path):
     same(before, [scaler.state_dict(), mp.get_rng_state()])
 
 
+def test_a_load_that_fails_gives_back_the_random_numbers_that_it_drew(tmp_path):
+    class Draws:
+        def __init__(self, size):
+            self.size = size
+
+        def state_dict(self):
+            return {"size": self.size}
+
+        def load_state_dict(self, state):
+            if state["size"] != self.size:
+                mp.rand(3)
+                raise ValueError("too late")
+
+    mp.save(tmp_path / "run", part=Draws(1))
+    before = mp.get_rng_state()
+    with pytest.raises(ValueError, match=r"`part` of .*: too late"):
+        mp.load(tmp_path / "run", part=Draws(2))
+    same([before], [mp.get_rng_state()])
+
+
 @pytest.mark.parametrize("kind", ["PCG64", "MT19937", "Philox", "SFC64"])
 def test_numpys_generators(kind, tmp_path):
     random, other = (np.random.Generator(getattr(np.random, kind)(seed)) for seed in (0, 1))
@@ -311,6 +331,7 @@ def test_two_in_one_folder_remove_what_is_their_own(tmp_path):
     a.save(100)
     b.save(1000)
     b.save(1100)
+    assert a.steps() == [100, 1100]
     a.save(200)
     assert a.steps() == [200, 1100]
     again = mp.Checkpointer(tmp_path, keep=1, model=nn.Linear(2, 3))  # goes on from what is there

@@ -26,6 +26,7 @@ from tinymp.precision import (
     Policy,
     current_policy,
     gemm,
+    plain,
     reduce,
     store,
     to_dtype,
@@ -554,6 +555,22 @@ def test_require_fp16_accepts(value):
 
 
 # ----------------------------------------------------------------------------------------------------------- policies
+
+
+@pytest.mark.parametrize(
+    ("policy", "halves", "singles"),
+    [
+        (MIXED, True, True),
+        (STOCHASTIC_ROUNDING, False, True),
+        (dataclasses.replace(MIXED, accumulate=F64), False, True),
+        (dataclasses.replace(MIXED, reduce=F64), False, True),
+        (mp.FP16_REDUCTIONS, False, False),
+    ],
+    ids=str,
+)
+def test_fast_paths_stand_in_where_a_policy_asks_for_nothing_else(policy, halves, singles):
+    with use(policy):
+        assert (plain(np.dtype(F16)), plain(np.dtype(F32))) == (halves, singles)
 
 
 def test_policies_are_frozen_and_named():

@@ -591,6 +591,12 @@ def test_gradients_of_leaves_never_alias():
         assert (passed == 1).all()
 
 
+def test_a_gradient_does_not_keep_that_of_others_in_memory():
+    x, w = leaf(1.0), leaf(*[2.0] * 1000)
+    (ops.cat([x, w]) * 2).backward(np.ones(1001, F32))
+    assert mp.backend.owner_of(x.grad_array).nbytes == x.nbytes
+
+
 def test_a_gradient_is_never_a_broadcast_view():
     x, a = leaf(*[1.0] * 4), leaf(*[1.0] * 4)
     (x.sum() + a.sum()).backward()

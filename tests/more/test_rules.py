@@ -38,6 +38,16 @@ def test_rules_are_those_of_pytorch(rule, options):
     assert all(np.allclose(state[name], expected[name], rtol=1e-6 if name == "mu_product" else 1e-12) for name in state)
 
 
+def test_a_variance_that_rounding_makes_negative_is_0():
+    """Of equal gradients, after many steps; PyTorch's weights are NaN then."""
+    p = nn.Parameter(np.zeros(64, "float32"))
+    optimizer, g = optim.RMSprop([p], alpha=0.8, centered=True), np.linspace(0.1, 1, 64, dtype="float32")
+    for _ in range(100):
+        p.grad = g
+        optimizer.step()
+    assert np.isfinite(p.numpy()).all()
+
+
 # Options that change in the middle of a training: what each rule keeps of the past, PyTorch keeps
 CHANGING = {
     "betas": lambda k: (0.5 + 0.04 * k, 0.9 + 0.005 * k),

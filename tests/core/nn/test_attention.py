@@ -27,11 +27,11 @@ def oracle(m, q, k, v, added):
     ws = np.split(p["in_proj_weight"], 3) if "in_proj_weight" in p else [p[f"{n}_proj_weight"] for n in "qkv"]
     bs = np.split(p["in_proj_bias"], 3) if "in_proj_bias" in p else [0, 0, 0]
     q, k, v = (x @ w.T + b for x, w, b in zip((q, k, v), ws, bs))
-    more = [(p["bias_k"], p["bias_v"])] if "bias_k" in p else []
+    keys, more = k.shape[1], [(p["bias_k"], p["bias_v"])] if "bias_k" in p else []
     more += [(np.zeros((1, 1, E)),) * 2] * m.add_zero_attn
     for more_k, more_v in more:
         k, v = (np.concatenate([x, np.tile(y, (len(x), 1, 1))], 1) for x, y in ((k, more_k), (v, more_v)))
-    added = np.concatenate([added + np.zeros((B, HEADS, L, S)), np.zeros((B, HEADS, L, len(more)))], 3)
+    added = np.concatenate([added + np.zeros((B, HEADS, L, keys)), np.zeros((B, HEADS, L, len(more)))], 3)
     q, k, v = (x.reshape(B, -1, HEADS, E // HEADS).swapaxes(1, 2) for x in (q, k, v))
     e = np.exp(q @ k.swapaxes(2, 3) / np.sqrt(E // HEADS) + added)
     weights = e / e.sum(-1, keepdims=True)
@@ -84,6 +84,12 @@ def test_a_causal_hint():
         np.testing.assert_allclose(y.numpy(), expected, rtol=1e-12, atol=1e-14)
     y, _ = m(x, x, x, need_weights=False, attn_mask=~later & later, is_causal=True)
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_a_value_of_its_own_beside_a_query_that_is_the_key():
+    m, (x, *_), v = build(batch_first=True), inputs(), randn(B, L, E, seed=60)
+    given = mp.tensor(x)
+    np.testing.assert_allclose(m(given, given, mp.tensor(v))[0].numpy(), oracle(m, x, x, v, 0.0)[0], rtol=1e-10)
 
 
 def test_layouts_and_weights():

@@ -115,6 +115,8 @@ def test_copies_are_equal_and_apart(policy, protocol):
     assert other.second.weight is other.first.weight
     for (name, a), b in zip(m.state_dict().items(), other.state_dict().values(), strict=True):
         np.testing.assert_array_equal(a, b, err_msg=name)
+    for p, q in zip(m.parameters(), other.parameters(), strict=True):
+        assert mp.backend.writeable(p.array) == mp.backend.writeable(q.array)
     with mp.no_grad():
         other.first.weight.zero_()
     assert m.first.weight.array.any()
@@ -249,6 +251,15 @@ def test_loading_keeps_fp32_exactly_and_rounds_the_copy():
     assert m.weight.array.dtype == "float16"
 
 
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.NO_MASTER], ids=str)
+def test_loading_between_forward_and_backward_is_noticed(policy):
+    m = policy.cast(nn.Linear(2, 2))
+    y = m(policy.cast(mp.tensor(np.ones((1, 2), "float32"), requires_grad=True)))
+    m.load_state_dict(m.state_dict())
+    with pytest.raises(RuntimeError, match="changed in place"):
+        y.sum().backward()
+
+
 def test_a_copy_that_was_rounded_stochastically_is_saved_and_loaded():
     mp.manual_seed(0)
     m = mp.STOCHASTIC_ROUNDING.cast(model())
@@ -369,7 +380,9 @@ def test_cast(policy, weight, norm, master):
     m = model()
     m.register_buffer("table", mp.tensor([1.0, 2.0]))
     exact = m.state_dict()["0.weight"]
+    m[0].weight.grad = exact
     assert policy.cast(m) is m
+    assert m[0].weight.grad is None
     assert m[0].weight.dtype == m[3][1].bias.dtype == m.table.dtype == weight
     assert m[1].weight.dtype == m[1].running_var.dtype == norm
     assert m[1].num_batches_tracked.dtype == "int64"

@@ -174,6 +174,18 @@ def test_each_optimizer_settles_the_layers_it_trains():
     assert g.num_batches_tracked.array == 0
 
 
+def test_a_skipped_step_restores_its_own_layers_though_another_was_applied():
+    """One scaler for both networks of a GAN: the discriminator steps first."""
+    g, d = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+    d(g(mp.tensor(batches((6, 3))[1])))
+    scaler = optim.NoLossScaler()
+    for layer, gradient, counted in ((d, 1, 1), (g, np.inf, 0)):
+        for p in layer.parameters():
+            p.grad = np.full(3, gradient, "float32")
+        assert bool(scaler.step(optim.SGD(layer.parameters()))) == counted
+        assert layer.num_batches_tracked.item() == counted
+
+
 def test_calibration_is_not_part_of_a_step():
     m = nn.BatchNorm1d(3)
     with mp.no_grad():

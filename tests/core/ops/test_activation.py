@@ -103,6 +103,33 @@ class TestEdges:
         assert np.isnan(op(mp.tensor(np.array([np.nan, 1], dtype))).array).tolist() == [True, False]
 
 
+KINKS = {
+    "leaky_relu": (0.2,),
+    "elu": (1.3,),
+    "celu": (0.7,),
+    "selu": (),
+    "relu6": (),
+    "hardtanh": (-3.0, 1.0),
+    "hardsigmoid": (),
+    "hardswish": (),
+    "softplus": (2.0, 6.0),
+    "threshold": (1.0, -7.0),
+}
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("name", KINKS)
+def test_slopes_at_kinks_are_pytorchs(name):
+    torch = pytest.importorskip("torch")
+    x = np.array([-3, -1, -0.0, 0, 1, 2, 3, 4, 6], "float32")
+    y, dx = values(lambda x: getattr(ops, name)(x, *KINKS[name]), x, "float32")
+    peer = torch.tensor(x, requires_grad=True)
+    expected = getattr(torch.nn.functional, name)(peer, *KINKS[name])
+    expected.sum().backward()
+    np.testing.assert_allclose(y, expected.detach().numpy(), rtol=1e-6)
+    np.testing.assert_allclose(dx, peer.grad.numpy(), rtol=1e-6)
+
+
 @pytest.mark.cpu
 def test_erfc_is_within_7_units_in_the_last_place():
     """Of every half, and of FP32 values between them; with its limits."""

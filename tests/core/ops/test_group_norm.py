@@ -95,7 +95,10 @@ def test_instance_norm(shape):
 def test_instance_norm_moves_and_uses_running_statistics():
     x = randn(4, 3, 8).astype("float32")
     mean, var = (mp.tensor(v.copy()) for v in (np.zeros(3, "float32"), np.ones(3, "float32")))
+    read_before = mp.ones(3, requires_grad=True) * mean
     y = ops.instance_norm(mp.tensor(x), mean, var, momentum=0.25)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        read_before.sum().backward()
     np.testing.assert_allclose(y.numpy(), group_norm(x, np.ones(3), np.zeros(3), 3), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(host(mean.array), 0.25 * x.mean(2).mean(0), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(host(var.array), 0.75 + 0.25 * x.var(2, ddof=1).mean(0), rtol=1e-5)

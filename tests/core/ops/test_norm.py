@@ -83,6 +83,20 @@ def test_running_statistics():
     assert mean.dtype == np.float32
 
 
+def test_statistics_that_move_before_backward():
+    """An op that saved them must not go on with others: batch norm in evaluation keeps a copy, others raise."""
+    x, dy = randn(6, 3, seed=1).astype("float32"), randn(6, 3, seed=2).astype("float32")
+    mean, var = (mp.tensor(v) for v in (randn(3, seed=3).astype("float32"), np.float32([1, 2, 3])))
+    w, b = (mp.tensor(np.ones(3, "float32"), requires_grad=True) for _ in range(2))
+    xhat = (x - mean.numpy()) / np.sqrt(var.numpy() + EPS)
+    y, product = ops.batch_norm(mp.tensor(x), mean, var, w, b), w * mean
+    ops.batch_norm(mp.tensor(dy), mean, var, training=True)
+    y.backward(dy)
+    np.testing.assert_allclose(host(w.grad), (dy * xhat).sum(0), rtol=1e-5)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        product.sum().backward()
+
+
 def test_fp16_reductions_change_the_statistics():
     """The ablation is real: an FP16 accumulator stalls where the FP32 one does not (MPT section 3.3)."""
     x = mp.tensor((1 + 0.1 * randn(4096, 1)).astype("float16"))

@@ -380,10 +380,11 @@ def test_an_infinite_second_moment_in_fp16_is_loaded():
     optimizer.load_state_dict(saved)
 
 
-def test_loaded_state_is_copied_and_takes_the_optimizers_dtype():
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_loaded_state_is_copied_and_takes_the_optimizers_dtype(dtype):
     p = Parameter(np.ones(2, "float32"))
     optimizer = optim.SGD([p], momentum=0.9)
-    saved = {**optimizer.state_dict(), "state": {0: {"step": 3, "momentum_buffer": np.ones(2)}}}
+    saved = {**optimizer.state_dict(), "state": {0: {"step": 3, "momentum_buffer": np.ones(2, dtype)}}}
     optimizer.load_state_dict(saved)
     assert optimizer.state[p]["momentum_buffer"].dtype == "float32"
     run(optimizer, p, [np.zeros(2, "float32")])

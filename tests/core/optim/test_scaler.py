@@ -98,6 +98,17 @@ def test_several_losses_are_scaled_and_summed_or_run_one_after_the_other():
     assert grads[0] == grads[1] == ([320, 320], 64)
 
 
+def test_scales_of_two_scalers_multiply_and_go_with_the_gradient():
+    w = weight(1.0, 2.0)
+    first, second = optim.StaticLossScaler(64), optim.StaticLossScaler(8)
+    first.scale(second.scale(w.float().sum())).backward()
+    assert (w.grad.tolist(), w.grad_scale) == ([512, 512], 512)
+    w.zero_grad()
+    w.grad = np.float32([1, 2])  # the user's own, without a scale
+    optim.SGD([w], lr=1.0).step()
+    assert w.master.tolist() == [0, 0]
+
+
 def test_gradients_of_different_scales_do_not_meet():
     w = weight(1.0)
     loss = w.float().sum()
@@ -459,6 +470,15 @@ def test_after_an_error_training_can_go_on():
         iterate(scaler, optimizer, np.inf)
     assert {**scaler.state_dict(), "iteration": 0} == before
     assert iterate(scaler, optimizer, 1.0) == APPLIED and w.item() == 0.5
+
+
+def test_after_an_error_bad_losses_are_counted_anew():
+    w = weight(1.0)
+    optimizer, scaler = optim.SGD([w]), optim.StaticLossScaler(8.0, max_nonfinite_losses=2)
+    trace(scaler, optimizer, w, [np.nan])
+    with pytest.raises(FloatingPointError):
+        trace(scaler, optimizer, w, [np.nan])
+    assert trace(scaler, optimizer, w, [np.nan]) == SKIPPED and scaler.state.bad_losses == 1
 
 
 # ----------------------------------------------------------------------------------------------------- saving, refusing

@@ -118,11 +118,14 @@ def test_rates_and_momenta_are_pytorchs(make, name):
                 schedule.step()
 
 
-def plateau(metrics, lr=1.0, **options):
-    """The rate after each metric."""
+def plateau(metrics, lr=1.0, resumed=False, **options):
+    """The rate after each metric; resumed: each comes to a schedule that has loaded the state of the one before."""
     optimizer = sgd(lr)
     schedule, rates = optim.ReduceLROnPlateau(optimizer, **options), []
     for metric in metrics:
+        if resumed:
+            state, schedule = schedule.state_dict(), optim.ReduceLROnPlateau(sgd(lr), **options)
+            schedule.load_state_dict(state)
         schedule.step(metric)
         rates += schedule.get_last_lr()
     return rates
@@ -146,7 +149,7 @@ def plateau(metrics, lr=1.0, **options):
     ],
 )
 def test_plateau(metrics, options, rates):
-    assert plateau(metrics, **options) == rates
+    assert plateau(metrics, **options) == plateau(metrics, resumed=True, **options) == rates
 
 
 def test_plateau_follows_the_step_and_resumes():

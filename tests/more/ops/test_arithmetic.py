@@ -74,6 +74,12 @@ def test_atan2_at_0():
     assert x.grad.tolist() == y.grad.tolist() == [0]
 
 
+def test_addmm_does_not_read_what_counts_nothing():
+    """With beta = 0, as for torch.addmm, also where input is nan."""
+    x, a = mp.tensor(np.array([np.nan])), mp.tensor(A)
+    assert ops.addmm(x, a, mp.tensor(B.T), beta=0).tolist() == (A @ B.T).tolist()
+
+
 LOSSES = {
     "margin_ranking_loss": lambda o, x, t: o.margin_ranking_loss(x[0], x[1], t, 0.3),
     "hinge_embedding_loss": lambda o, x, t: o.hinge_embedding_loss(x[0], t, 0.8, reduction="sum"),

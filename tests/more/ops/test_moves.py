@@ -29,6 +29,7 @@ MOVES = [
     (lambda o, x: o.masked_select(x, x > 0)),
     (lambda o, x: o.meshgrid(x[0, 0], x[1, :, 0], indexing="xy")[0]),
     (lambda o, x: o.take_along_dim(x, x.argsort(1), 1)),
+    (lambda o, x: o.take_along_dim(x, x.argsort(1) - x.shape[1], 1)),
 ]
 
 
