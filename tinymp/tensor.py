@@ -10,6 +10,7 @@ import numpy as np
 
 from . import backend, dtypes
 from .autograd import Array, Backward, Op, Variable
+from .backend.extras import held
 from .dtypes import FLOATING, HALVES, float32, float64, real, require_fit
 from .events import flag, quietly, type_name
 from .grad_mode import is_grad_enabled
@@ -81,13 +82,9 @@ class Tensor(Variable):
 
     def size(self, dim: int | None = None) -> Any:
         """The shape, or the length of axis `dim`. IndexError if there is no such axis."""
-        if dim is None:
-            return self.shape
-        if isinstance(dim, bool) or not isinstance(dim, (int, np.integer)):
-            raise TypeError(f"size: expected `dim` to be an integer, got {type_name(dim)}")
-        if not -self.ndim <= dim < self.ndim:
+        if dim is not None and dim not in range(-self.ndim, self.ndim):
             raise IndexError(f"size: expected an axis of shape {self.shape}, got dim={dim}")
-        return self.shape[int(dim)]
+        return self.shape if dim is None else self.shape[dim]
 
     def dim(self) -> int:
         """The number of axes."""
@@ -97,11 +94,6 @@ class Tensor(Variable):
         if not self.array.ndim:
             raise TypeError("len: expected a tensor with an axis, got one of shape ()")
         return self.array.shape[0]
-
-    def __iter__(self) -> Iterator[Tensor]:
-        if not self.array.ndim:
-            raise TypeError("iter: expected a tensor with an axis, got one of shape ()")
-        return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
         values = backend.to_cpu(self.numbers)
@@ -136,21 +128,11 @@ class Tensor(Variable):
         # rounds: numpy.asarray(tensor, dtype), as the user asked for
         return np.array(backend.to_cpu(self.numbers), dtype=dtype, copy=copy)
 
-    def __array_function__(self, function: Callable, types: Any, args: tuple, options: dict) -> Any:
-        """numpy.mean(x) and its like: NumPy's result for NumPy's arrays, outside the graph."""
-        return function(*map(_host, args), **{name: _host(x) for name, x in options.items()})
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.array.__dlpack_device__()
-
     def item(self) -> Any:
         """The one element as a Python number. ValueError if there is not exactly one."""
-        return self._only("item")
+        return self.only("item")
 
-    def _only(self, how: str) -> Any:
+    def only(self, how: str) -> Any:
         """`item`, in the name of what the user called."""
         if self.array.size != 1:
             raise ValueError(f"{how}: expected one element, got shape {self.shape}")
@@ -161,21 +143,7 @@ class Tensor(Variable):
         return backend.to_cpu(self.numbers).tolist()
 
     def __float__(self) -> float:
-        return float(self._only("float"))
-
-    def __int__(self) -> int:
-        value = self._only("int")
-        if not np.isfinite(value):
-            raise ValueError(f"int: expected a finite number, got {value}")
-        return int(value)
-
-    def __index__(self) -> int:
-        if self.dtype.kind not in "iu":
-            raise TypeError(f"index: expected an integer tensor, got {self.dtype}")
-        return int(self._only("index"))
-
-    def __format__(self, spec: str) -> str:
-        return format(str(self) if self.ndim and not spec else self._only("format"), spec)  # f"{loss:.3f}"
+        return float(self.only("float"))
 
     def __bool__(self) -> bool:
         if self.array.size != 1:
@@ -312,6 +280,9 @@ class Tensor(Variable):
         def __neg__(self) -> Tensor: ...
         def _operator(self, other: Any) -> Tensor: ...
 
+        __iter__: Callable[..., Iterator[Tensor]]
+        __index__: Callable[..., int]
+        __int__: Callable[..., int]
         __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _operator
         __truediv__ = __rtruediv__ = __pow__ = __matmul__ = __getitem__ = _operator
 
@@ -354,6 +325,14 @@ class Gradient(Tensor):
         return shown if scale == 1 else f"{shown[:-1]}, loss scale {scale:g})"
 
 
+def _protocol(name: str) -> Callable[..., Any]:
+    return lambda self, *args, **options: held(f"ops.more.protocols.{name}")(self, *args, **options)
+
+
+for _name in ("array_function", "dlpack", "dlpack_device", "format", "index", "int", "iter"):
+    setattr(Tensor, f"__{_name}__", _protocol(f"__{_name}__"))
+
+
 # By the ids of their leaves, those that somebody holds: `p.grad is p.grad`, as in PyTorch.
 _gradients: WeakValueDictionary[int, Gradient] = WeakValueDictionary()
 
@@ -382,13 +361,6 @@ def _numbers(x: Any) -> Any:
     if not isinstance(x, (list, tuple)) or not x or not isinstance(x[0], (list, tuple, Tensor)):
         return x
     return [y.numpy().reshape(()) if isinstance(y, Tensor) and y.array.size == 1 else _numbers(y) for y in x]
-
-
-def _host(x: Any) -> Any:
-    """x with every Tensor in it as a NumPy array."""
-    if isinstance(x, (list, tuple)) and not hasattr(x, "_fields"):
-        return type(x)(map(_host, x))
-    return x.numpy() if isinstance(x, Tensor) else x
 
 
 def _transposed(x: Tensor) -> Tensor:
