@@ -38,7 +38,6 @@ SAYS = {
     "nn": "modules and layers",
     "optim": "rules, scalers, clipping",
     "data": "datasets, a loader",
-    "vision": "boxes, regions",
     "parallel": "MPI, NCCL, ZeRO",
     "checkpoint": "a run on disk",
     "audit": "what the events tell",

@@ -31,14 +31,6 @@ def ints(*values):
     return tensor(np.array(values))
 
 
-def boxes():
-    return tensor(n([[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 3.0, 3.0]]))
-
-
-def scores():
-    return tensor(n([0.5, 0.2]))
-
-
 def some():
     """Rows that are looked up, one of them twice."""
     return ints(*n([0, 2, 2]))
@@ -107,12 +99,6 @@ CALLS = {
     **_calls("group_norm", lambda: half(2, 4, 3), _two, lambda: half(4), lambda: half(4)),
     **_calls("instance_norm", lambda: half(2, 4, 3)),
     **_calls("local_response_norm", _maps, _two),
-    **_calls("nms", boxes, scores, lambda: 0.5),
-    **_calls("batched_nms", boxes, scores, lambda: ints(*n([0, 1])), lambda: 0.5),
-    **_calls("box_iou", boxes, boxes),
-    **_calls("encode_boxes decode_boxes", boxes, boxes, lambda: (1.0, 1.0, 1.0, 1.0)),
-    **_calls("clip_boxes_to_image", boxes, lambda: (2, 2)),
-    **_calls("remove_small_boxes", boxes, lambda: 1.0),
     **_calls("threshold", _rows, lambda: 0.5, lambda: 2.0),
     **_calls("clamp clip", _rows, lambda: -0.5, lambda: 0.5),
     **_calls("pow", lambda: positive(4, 6), lambda: 3),
@@ -122,7 +108,6 @@ CALLS = {
     **_calls("index_select", _rows, lambda: 0, some),
     **_calls("index_add", _rows, lambda: 0, lambda: tensor(np.zeros(n(4), int)), lambda: half(4, 6)),
     **_calls("scatter", _rows, lambda: 1, lambda: tensor(np.zeros((n(4), 1), int)), lambda: half(4, 1)),
-    **_calls("roi_align roi_pool", lambda: half(1, 2, 4, 4), lambda: tensor([[0.0, 0.0, 0.0, 2.0, 2.0]]), _two),
     **_calls("cat stack", lambda: [half(2, 3), half(2, 3)]),
     **_calls("chunk split topk", _rows, _two),
     **_calls("view reshape", _rows, lambda: -1),

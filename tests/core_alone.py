@@ -29,7 +29,6 @@ SUBPACKAGES = {
     "audit": ["audit"],
     "lab": ["lab"],
     "checkpoint": ["checkpoint"],
-    "vision": ["vision"],
     "parallel": ["parallel"],
     "sparse": ["sparse"],
     "torch": ["torch"],

@@ -30,11 +30,10 @@ EXACT = {
 
 
 def floats(x: Any) -> list[int]:
-    """The sizes in bytes of the floating arrays in x, also in lists of them."""
+    """The sizes in bytes of the floating arrays in x, also in lists of them. Constants, from the host, are none."""
     if isinstance(x, (list, tuple)):
         return [size for item in x for size in floats(item)]
-    dtype = getattr(x, "dtype", None)
-    return [dtype.itemsize] if dtype is not None and dtype in mp.dtypes.FLOATING else []
+    return [x.dtype.itemsize] if isinstance(x, meta.MetaArray) and x.dtype in mp.dtypes.FLOATING else []
 
 
 def asking() -> Any:

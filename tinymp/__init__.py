@@ -100,9 +100,6 @@ _NAMES = {
     "optim.more.rules": "Adadelta Adagrad Adamax NAdam RAdam RMSprop",
     "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LinearLR MultiStepLR MultiplicativeLR
         OneCycleLR PolynomialLR ReduceLROnPlateau SWALR SequentialLR""",
-    "vision.boxes": """ops.batched_nms ops.box_iou ops.clip_boxes_to_image ops.decode_boxes ops.encode_boxes ops.nms
-        ops.remove_small_boxes""",
-    "vision.roi": "ops.roi_align ops.roi_pool",
 }
 _HELD = {
     ".".join([*module.split(".more.")[:-1], name]): module for module, names in _NAMES.items() for name in names.split()

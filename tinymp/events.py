@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from importlib import import_module
 from inspect import isgeneratorfunction
 from pathlib import Path
 from types import FrameType
@@ -62,10 +63,8 @@ class Setting(threading.local, ContextDecorator):
             self._variable.set(self._before.pop())  # again: the interrupt came before it was done
 
     def __call__(self, function: Any) -> Any:
-        from .backend.extras import held
-
-        each = held("ops.more.generator.each_step") if isgeneratorfunction(function) else None
-        return super().__call__(function) if each is None else each(self, function)
+        steps = import_module(f"{__package__}.ops.more.generator") if isgeneratorfunction(function) else None
+        return super().__call__(function) if steps is None else steps.each_step(self, function)
 
 
 class Observer:

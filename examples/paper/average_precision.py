@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tinymp import ops
+from .boxes import box_iou
 
 Boxes = dict[str, np.ndarray]  # "boxes" (n, 4) as x1, y1, x2, y2, "labels" (n,), and of found ones "scores" (n,)
 
@@ -55,7 +55,7 @@ def _right(boxes: np.ndarray, truth: np.ndarray, iou: float) -> np.ndarray:
     """Which of the boxes of one image, best first, are right: VOC looks at the true box that overlaps most."""
     right = np.zeros(len(boxes), bool)
     if len(boxes) and len(truth):
-        overlaps, taken = ops.box_iou(boxes, truth), set()
+        overlaps, taken = box_iou(boxes, truth), set()
         for i, j in enumerate(overlaps.argmax(1)):
             if overlaps[i, j] >= iou and j not in taken:
                 right[i] = True

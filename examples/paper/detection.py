@@ -14,6 +14,8 @@ from tinymp import ops
 from tinymp.autograd import Array
 from tinymp.tensor import Tensor
 
+from .boxes import box_iou, clip_boxes_to_image, nms
+
 BACKGROUND, NEITHER = -1, -2
 
 
@@ -46,7 +48,7 @@ def match(objects: Array, boxes: Array, high: float, low: float, best: bool = Tr
     found = np.full(len(boxes), BACKGROUND)
     if not len(objects) or not len(boxes):
         return found
-    iou = ops.box_iou(objects, boxes)
+    iou = box_iou(objects, boxes)
     closest = iou.max(0)
     found[closest >= low] = NEITHER
     found[closest >= high] = iou.argmax(0)[closest >= high]
@@ -88,12 +90,12 @@ def detections(
     found: list[tuple[Tensor, Tensor, Tensor]] = []
     for label in range(1, scores.shape[1]):
         s = scores[:, label]
-        b = ops.clip_boxes_to_image(boxes if boxes.ndim == 2 else boxes[:, label], size)
+        b = clip_boxes_to_image(boxes if boxes.ndim == 2 else boxes[:, label], size)
         good = ops.gt(s, threshold) & ops.isfinite(b).all(1)  # of a network that diverges, some are not
         s, b = s[good], b[good]
         best = ops.topk(s, min(each, len(s)))
         b = b[best.indices]
-        keep = ops.nms(b, best.values, overlap)
+        keep = nms(b, best.values, overlap)
         found.append((b[keep], ops.full_like(keep, label), best.values[keep]))
     b, labels, s = (ops.cat(column) for column in zip(*found))
     best = ops.topk(s, min(most, len(s)))

@@ -14,7 +14,9 @@ from tinymp.nn import Conv2d, Dropout, Flatten, Linear, Module, ReLU, Sequential
 from tinymp.precision import FP32, to_dtype
 from tinymp.tensor import Tensor, tensor
 
+from .boxes import clip_boxes_to_image, decode_boxes, encode_boxes, nms, remove_small_boxes
 from .detection import NEITHER, Objects, detections, match, objects_of, per_box, sample
+from .regions import roi_pool
 from .scale import FULL, Scale, start
 from .vgg import features
 
@@ -86,13 +88,13 @@ class RegionProposalNetwork(Module):
         before, after = (pair[not self.training] for pair in (self.before, self.after))
         scores, references, found = ops.softmax(logits.detach().float(), 2), tensor(boxes, device=logits.device), []
         for s, shift in zip(scores[:, :, 1], codes.detach()):
-            b = ops.clip_boxes_to_image(ops.decode_boxes(shift.float(), references, NO_WEIGHTS), size)
+            b = clip_boxes_to_image(decode_boxes(shift.float(), references, NO_WEIGHTS), size)
             good = ops.isfinite(b).all(1) & ops.isfinite(s)  # of a network that diverges, some are not
             b, s = b[good], s[good]
-            large = ops.remove_small_boxes(b, self.stride)
+            large = remove_small_boxes(b, self.stride)
             best = ops.topk(s[large], min(before, len(large)))
             b = b[large][best.indices]
-            found.append(b[ops.nms(b, best.values, SAME)[:after]])
+            found.append(b[nms(b, best.values, SAME)[:after]])
         return found
 
     def losses(
@@ -105,7 +107,7 @@ class RegionProposalNetwork(Module):
             found[inside] = match(truth, boxes[inside], OBJECT, NO_OBJECT)
             chosen = sample(found, self.batch, 0.5, random)
             at = chosen[found[chosen] >= 0]
-            wanted.append(ops.encode_boxes(truth[found[at]], boxes[at], NO_WEIGHTS))
+            wanted.append(encode_boxes(truth[found[at]], boxes[at], NO_WEIGHTS))
             labels.append(found[chosen] >= 0)
             places.append(i * len(boxes) + chosen)
             positive.append(i * len(boxes) + at)
@@ -131,7 +133,7 @@ class RoIHeads(Module):
         """Logits (n, classes) and codes (n, classes, 4) of the regions, FP32 (n, 4) for each image, one after the
         other.
         """
-        x = self.box_head(ops.roi_pool(features, regions, 7, 1 / self.stride))
+        x = self.box_head(roi_pool(features, regions, 7, 1 / self.stride))
         logits = self.cls_score(x)
         return logits, self.bbox_pred(x).reshape(*logits.shape, 4)
 
@@ -148,7 +150,7 @@ class RoIHeads(Module):
             chosen = sample(found, self.batch, 0.25, random)
             at = np.flatnonzero(found[chosen] >= 0)  # of the chosen
             regions.append(tensor(boxes[chosen], device=features.device))
-            wanted.append(ops.encode_boxes(truth[found[chosen[at]]], boxes[chosen[at]], WEIGHTS))
+            wanted.append(encode_boxes(truth[found[chosen[at]]], boxes[chosen[at]], WEIGHTS))
             label = np.zeros(len(chosen), "int64")
             label[at] = classes[found[chosen[at]]]
             labels.append(label)
@@ -167,7 +169,7 @@ class RoIHeads(Module):
         for boxes in proposals:
             here = slice(start, start := start + len(boxes))
             of_class = boxes.unsqueeze(1).expand(codes[here].shape).reshape(-1, 4)
-            shifted = ops.decode_boxes(codes[here].reshape(-1, 4), of_class, WEIGHTS).reshape(codes[here].shape)
+            shifted = decode_boxes(codes[here].reshape(-1, 4), of_class, WEIGHTS).reshape(codes[here].shape)
             found.append(detections(shifted, scores[here], size, 0.05, 0.3, len(boxes), 100))
         return found
 

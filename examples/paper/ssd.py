@@ -13,6 +13,7 @@ from tinymp.nn import Conv2d, MaxPool2d, Module, ModuleList, ReLU, Sequential, i
 from tinymp.precision import FP32, to_dtype
 from tinymp.tensor import Tensor, tensor
 
+from .boxes import decode_boxes, encode_boxes
 from .detection import Objects, detections, match, objects_of, per_box
 from .scale import FULL, Scale, start
 from .vgg import STAGES, features
@@ -131,7 +132,7 @@ class SSD(Module):
             found = match(boxes, self.default_boxes, OVERLAP, OVERLAP)
             at = np.flatnonzero(found >= 0)
             one[at] = classes[found[at]]
-            codes.append(ops.encode_boxes(boxes[found[at]], self.default_boxes[at], WEIGHTS))
+            codes.append(encode_boxes(boxes[found[at]], self.default_boxes[at], WEIGHTS))
         return labels, np.concatenate(codes)
 
     def losses(self, logits: Tensor, codes: Tensor, objects: list[Objects]) -> dict[str, Tensor]:
@@ -162,7 +163,7 @@ class SSD(Module):
         boxes = tensor(self.default_boxes, device=logits.device)
         found = []
         for x, shift in zip(logits.detach(), codes.detach()):
-            shifted, scores = ops.decode_boxes(shift.float(), boxes, WEIGHTS), ops.softmax(x.float(), 1)
+            shifted, scores = decode_boxes(shift.float(), boxes, WEIGHTS), ops.softmax(x.float(), 1)
             found.append(detections(shifted, scores, (self.size, self.size), 0.01, 0.45, 400, 200))
         return found
 

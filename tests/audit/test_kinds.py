@@ -21,7 +21,6 @@ MOVES = {
     "flip": lambda: ops.flip(half(2, 3), 0),
     "where": lambda: ops.where(mp.tensor([True, False, True]), half(2, 3), half(1, 3)),
     "max_pool2d": lambda: ops.max_pool2d(half(1, 2, 4, 4), 3, 1),
-    "roi_pool": lambda: ops.roi_pool(half(1, 2, 4, 4), mp.tensor([[0.0, 0.0, 0.0, 2.0, 2.0]]), 2),
     "unfold": lambda: ops.unfold(half(1, 2, 4, 4), 2),
     "transpose": lambda: half(2, 3).transpose(0, 1),
     "reshape": lambda: half(2, 3).reshape(6),
@@ -40,7 +39,7 @@ def test_what_only_moves_data_sums_nothing(name):
     assert [row for row in a.ledger if row.kind == "MOVEMENT" and row.phase == "forward"]
 
 
-@pytest.mark.parametrize("name", ["embedding", "index", "expand", "where", "max_pool2d", "roi_pool", "unfold"])
+@pytest.mark.parametrize("name", ["embedding", "index", "expand", "where", "max_pool2d", "unfold"])
 @pytest.mark.parametrize(("policy", "accumulator"), [(mp.MIXED, "float32"), (mp.FP16_REDUCTIONS, "float16")])
 def test_gradients_that_add_up_are_reductions(name, policy, accumulator):
     with mp.audit() as a, mp.use(policy):

@@ -21,7 +21,7 @@ LEVELS = [
     {"arguments", "statistics"},
     {"parameter"},
     {"ops"},
-    {"nn", "optim", "data", "checkpoint", "vision"},
+    {"nn", "optim", "data", "checkpoint"},
     {"fast", "gpu", "sparse"},
     {"audit", "parallel"},
     {"lab", "torch"},

@@ -135,8 +135,6 @@ def _reflected(function: Any) -> Any:
 
 
 if TYPE_CHECKING:
-    from ..vision.boxes import *
-    from ..vision.roi import roi_align, roi_pool
     from .more.arithmetic import *
     from .more.attention import scaled_dot_product_attention
     from .more.ctc import ctc_loss

@@ -40,8 +40,8 @@ methods.install()
 
 # The functions of `ops`, but for those that PyTorch has in nn.functional alone and those that it has not
 _ELSEWHERE = """
-    batched_nms bind box_iou clip_boxes_to_image contiguous decode_boxes encode_boxes expand getitem gru_cell gru_layer
-    in_place lstm_cell lstm_layer nms remove_small_boxes repeat roi_align roi_pool setitem view where
+    bind contiguous expand getitem gru_cell gru_layer
+    in_place lstm_cell lstm_layer repeat setitem view where
 """
 _ELSEWHERE += methods.FUNCTIONAL
 _IN_PLACE = """

@@ -11,80 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from .. import backend
-from ..arguments import flag, floating, integer, integers, name_all, number
-from ..autograd import Array, Op
-from ..ops.conv import Pair
-from ..precision import FP32, MOVEMENT, REDUCTION, add_to, reduce, scatter_add, store, to_dtype, widen
-from ..tensor import Tensor
+from tinymp import backend
+from tinymp.arguments import floating, integers, number
+from tinymp.autograd import Array, Op
+from tinymp.ops.conv import Pair
+from tinymp.precision import FP32, MOVEMENT, REDUCTION, scatter_add, store, widen
+from tinymp.tensor import Tensor
+
 from .boxes import arrays, require_all, require_boxes
 
 FARTHEST = 1 << 16  # places of the input, from its corner to that of a region: more must be a mistake
-
-
-class RoIAlign(Op):
-    """y_pq = the mean of bilinear samples of x in cell (p, q) of a region (He et al., 2017) = sum A_ph B_qw x_hw, where
-    A weighs x's rows and B its columns;  dx_hw = the sum of A_ph B_qw dy_pq, also over the regions.
-
-    x: (N, C, H, W). Returns (K, C, *size).
-    """
-
-    kind = REDUCTION
-    name = "roi_align"
-
-    def forward(self, x: Array, *, rois: Array, size: Pair, scale: float, ratio: int, aligned: bool) -> Array:
-        self.shape = x.shape
-        wide = self.xp.ascontiguousarray(widen(x).transpose(0, 2, 3, 1))
-        y = self.xp.empty((len(rois), *size, x.shape[1]), wide.dtype)
-        for k, n, rows, a, cols, b in self._regions(wide.dtype):
-            part = reduce(a[:, :, None, None] * wide[n, rows, cols], 1, "sum", like=x)  # PH, 1, w, C
-            y[k] = reduce(b[:, :, None] * part, 2, "sum", like=x)[:, :, 0]
-        return store(y.transpose(0, 3, 1, 2), like=x)
-
-    def backward(self, dy: Array) -> Array:
-        (n, c, h, w), wide = self.shape, self.xp.ascontiguousarray(widen(dy).transpose(0, 2, 3, 1))
-        dx = self.xp.zeros((n, h, w, c), wide.dtype)
-        for k, n, rows, a, cols, b in self._regions(wide.dtype):
-            part = reduce(b[:, :, None] * wide[k][:, :, None], 1, "sum", like=dy)  # PH, 1, w, C
-            part = reduce(a[:, :, None, None] * part, 0, "sum", like=dy)
-            add_to(dx[n, rows, cols], part[0], like=dy)
-        return store(dx.transpose(0, 3, 1, 2), like=dy)
-
-    def _regions(self, dtype: Any) -> Iterator[tuple]:
-        """Of every region: its number, its image, and for rows and columns the part it sees and the weights there."""
-        starts, lengths, grids = (v.tolist() for v in _sampling(self))
-        images = backend.to_cpu(self.rois[:, 0]).tolist()
-        for k, n in enumerate(images):
-            sides = zip(starts[k], lengths[k], grids[k], self.size, self.shape[2:])
-            (rows, a), (cols, b) = (_weights(*side) for side in sides)
-            a, b = (self.xp.asarray(to_dtype(weights, dtype)) for weights in (a, b))
-            yield k, int(n), rows, a, cols, b
-
-
-def _sampling(op: Any) -> list[np.ndarray]:
-    """Where regions begin, how long they are and how many samples a cell has, in y and x (K, 2): FP32 on the host."""
-    rois = backend.to_cpu(op.rois)
-    corners = rois[:, [2, 1, 4, 3]] * op.scale - (0.5 if op.aligned else 0.0)
-    starts, lengths = corners[:, :2], corners[:, 2:] - corners[:, :2]
-    lengths = lengths if op.aligned else np.maximum(lengths, 1)
-    grids = np.ceil(lengths / np.asarray(op.size, rois.dtype))  # rounds: never, whole numbers
-    return [starts, lengths, grids if op.ratio <= 0 else np.full_like(grids, op.ratio)]
-
-
-def _weights(start: float, length: float, grid: float, cells: int, n: int) -> tuple[slice, np.ndarray]:
-    """Which of n places in a row the samples touch, and the weight of each in the mean of each cell (cells, places).
-
-    A sample at v takes the place h with the weight max(0, 1 - |v - h|), v within [0, n - 1], and is 0 beyond [-1, n].
-    """
-    m = int(grid)
-    v = start + (np.arange(cells) + (np.arange(m)[:, None] + 0.5) / max(m, 1)) * (length / cells)  # m, cells
-    inside = (v >= -1) & (v <= n)
-    if not inside.any():
-        return slice(0), np.zeros((cells, 0))
-    v = np.clip(v, 0, n - 1)
-    seen = slice(int(v[inside].min()), min(int(v[inside].max()) + 2, n))
-    hats = np.maximum(1 - abs(v[..., None] - np.arange(seen.start, seen.stop)), 0) * inside[..., None]
-    return seen, sum(hats) / m
 
 
 class RoIPool(Op):
@@ -147,7 +83,7 @@ def _cells(start: int, length: int, cells: int, n: int) -> tuple[np.ndarray, np.
 
 
 def _regions(op: str, input: Any, boxes: Any, output_size: Any, spatial_scale: Any) -> tuple[Tensor, dict[str, Any]]:
-    """The checked input, and the options that both ops have; the boxes as one array (K, 5) of their own."""
+    """The checked input, and the options of the op; the boxes as one array (K, 5) of their own."""
     x = floating(op, "input", input)
     if x.ndim != 4 or 0 in x.shape[1:]:
         raise ValueError(f"{op}: expected `input` to be (N, C, H, W), of which N may be 0, got {x.shape}")
@@ -175,38 +111,13 @@ def _regions(op: str, input: Any, boxes: Any, output_size: Any, spatial_scale: A
     return x, {"rois": rois, "size": size, "scale": scale}
 
 
-def roi_align(
-    input: Tensor,
-    boxes: Any,
-    output_size: Any,
-    spatial_scale: float = 1.0,
-    sampling_ratio: int = -1,
-    aligned: bool = False,
-) -> Tensor:
-    """Every box of input (N, C, H, W) in cells, as (K, C, *output_size): the mean of bilinear samples in each.
-
-    boxes: FP32 Tensors or arrays, one (L, 4) for each image, or (K, 5) with the image's number first; in pixels, of
-    which input has spatial_scale times as many. sampling_ratio: samples in a cell along each axis; without (-1) about
-    one for each place of input. aligned: pixels have their centres at halves, as they should; else at whole numbers,
-    and a box has at least the size of one place. Gradients are input's alone.
-    ValueError that names the index of a box with x2 < x1 or y2 < y1, one that is not finite, or that of no image.
-    """
-    ratio = integer(sampling_ratio)
-    if ratio is None:
-        raise TypeError(f"roi_align: expected `sampling_ratio` to be an integer, got {sampling_ratio!r}")
-    whether = flag("roi_align", "aligned", aligned)
-    x, options = _regions("roi_align", input, boxes, output_size, spatial_scale)
-    return RoIAlign.apply(x, **options, ratio=ratio, aligned=whether)
-
-
 def roi_pool(input: Tensor, boxes: Any, output_size: Any, spatial_scale: float = 1.0) -> Tensor:
     """Every box of input (N, C, H, W) in cells, as (K, C, *output_size): the maximum of each, 0 where it is empty.
 
-    boxes, spatial_scale and errors: as of `roi_align`. Cells are cut by integers; torchvision does it in FP32, which
-    for a few sizes takes in one place more.
+    boxes: FP32 Tensors or arrays, one (L, 4) for each image, or (K, 5) with the image's number first; in pixels, of
+    which input has spatial_scale times as many. Cells are cut by integers; torchvision does it in FP32, which for a few
+    sizes takes in one place more. Gradients are input's alone.
+    ValueError that names the index of a box with x2 < x1 or y2 < y1, one that is not finite, or that of no image.
     """
     x, options = _regions("roi_pool", input, boxes, output_size, spatial_scale)
     return RoIPool.apply(x, **options)
-
-
-name_all(globals())

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import backend
-from ..arguments import FP32_TINY, name_all, number
-from ..autograd import Array
-from ..dtypes import FLOATING, float32
-from ..events import type_name
-from ..precision import widen
-from ..tensor import Tensor
+from tinymp import backend
+from tinymp.arguments import FP32_TINY, number
+from tinymp.autograd import Array
+from tinymp.dtypes import FLOATING, float32
+from tinymp.events import type_name
+from tinymp.precision import widen
+from tinymp.tensor import Tensor
 
-__all__ = ["batched_nms", "box_iou", "clip_boxes_to_image", "decode_boxes", "encode_boxes", "nms", "remove_small_boxes"]
+__all__ = ["box_iou", "clip_boxes_to_image", "decode_boxes", "encode_boxes", "nms", "remove_small_boxes"]
 
 FEW = 64  # boxes that are compared with all others at once
 MOST_GROWTH = math.log(1000 / 16)  # `decode_boxes` makes no box larger than that: exp would overflow
@@ -67,11 +67,6 @@ def require_all(good: Array, message: str, values: Array) -> None:
     On a GPU it is raised some time later, at a moment that waits for the GPU, and does not know them.
     """
     backend.of(good).require(good, ValueError, message, values)
-
-
-def _require_vector(op: str, name: str, x: Array, n: int) -> None:
-    if x.shape != (n,):
-        raise ValueError(f"{op}: expected `{name}` of shape ({n},), one for each box, got {x.shape}")
 
 
 def _weights(op: str, weights: Any) -> list[float]:
@@ -127,37 +122,16 @@ def nms(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     waits for a GPU: how many are kept must be known.
     ValueError for a score that is nan and for a box that is not finite or has x2 < x1 or y2 < y1.
     """
-    return _suppressed("nms", boxes, scores, None, iou_threshold)
-
-
-def batched_nms(boxes: Any, scores: Any, idxs: Any, iou_threshold: float) -> Any:
-    """`nms` among the boxes of each class (or image, or level) by itself: idxs (n,), integers, tells which.
-
-    All that are kept come in the order of their scores. The boxes are not moved apart to do so, as torchvision does for
-    some: FP32 would round them.
-    """
-    return _suppressed("batched_nms", boxes, scores, idxs, iou_threshold)
-
-
-def _suppressed(op: str, boxes: Any, scores: Any, idxs: Any, iou_threshold: float) -> Any:
-    threshold = number(op, "iou_threshold", iou_threshold, 0, 1)
-    b, s, *groups = arrays(op, boxes=boxes, scores=scores, **({} if idxs is None else {"idxs": idxs}))
-    require_boxes(op, "boxes", b)
-    if s.dtype not in FLOATING:
-        raise TypeError(f"{op}: expected `scores` to be floating, got {s.dtype}")
-    _require_vector(op, "scores", s, len(b))
-    require_all(s == s, f"{op}: expected no nan among `scores`", s)
-    for group in groups:
-        if group.dtype.kind not in "iu":
-            raise TypeError(f"{op}: expected `idxs` to hold integers, got {group.dtype}")
-        _require_vector(op, "idxs", group, len(b))
+    threshold = number("nms", "iou_threshold", iou_threshold, 0, 1)
+    b, s = arrays("nms", boxes=boxes, scores=scores)
+    require_boxes("nms", "boxes", b)
+    if s.dtype not in FLOATING or s.shape != (len(b),):
+        raise ValueError(f"nms: expected a floating score for each of {len(b)} boxes, got {s.dtype} {s.shape}")
+    require_all(s == s, "nms: expected no nan among `scores`", s)
     xp = backend.of(b).xp
     order = xp.argsort(-widen(s), kind="stable")
-    sides = backend.to_cpu(_sides(b[order]))
-    group = backend.to_cpu(groups[0][order]) if groups else np.zeros(len(b), "int64")
-    members = [np.flatnonzero(group == g) for g in np.unique(group)]
-    found = [places[_kept(sides[:, places], threshold)] for places in members]
-    return _like(boxes, order[xp.asarray(np.sort(np.concatenate(found)))] if found else order)
+    kept = _kept(backend.to_cpu(_sides(b[order])), threshold)
+    return _like(boxes, order[xp.asarray(np.sort(kept))])
 
 
 def _kept(sides: np.ndarray, threshold: float) -> np.ndarray:
@@ -258,6 +232,3 @@ def _centres(boxes: Array) -> tuple[Array, Array]:
     """The centres (n, 2) and sizes (n, 2) of boxes."""
     size = boxes[:, 2:] - boxes[:, :2]
     return boxes[:, :2] + 0.5 * size, size
-
-
-name_all(globals())

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from examples.paper import boxes as ops
 from gpu.both_ways import on_device
 from oracle import device_array, host, rng
-from tinymp import ops
 
 
 def some_boxes(n, seed=0, size=40.0):
@@ -60,10 +60,6 @@ def test_nms(n, threshold):
     got = call(ops.nms, boxes, scores, threshold)
     assert got.dtype == "int64"
     np.testing.assert_array_equal(got, expected)
-    groups = rng(2).integers(-1, 3, n)
-    np.testing.assert_array_equal(
-        call(ops.batched_nms, boxes, scores, groups, threshold), greedy(boxes.astype(float), scores, threshold, groups)
-    )
 
 
 def test_nms_at_the_threshold_of_equals_and_of_none():
@@ -77,11 +73,8 @@ def test_nms_at_the_threshold_of_equals_and_of_none():
         one, other = np.array(pair, "float32")
         assert call(ops.nms, np.stack([one, other]), np.array([3, 2], "float32"), threshold).tolist() == [0, 1]
         assert float(np.float32(iou(one, other))) == float(np.float32(threshold)) > threshold
-    for got in (
-        call(ops.nms, boxes[:0], np.zeros(0, "float32"), 0.5),
-        call(ops.batched_nms, boxes[:0], np.zeros(0, "float32"), np.zeros(0, "int64"), 0.5),
-    ):
-        assert got.shape == (0,) and got.dtype == "int64"
+    got = call(ops.nms, boxes[:0], np.zeros(0, "float32"), 0.5)
+    assert got.shape == (0,) and got.dtype == "int64"
 
 
 def test_tensors_give_tensors():
@@ -160,11 +153,9 @@ def test_refused_boxes_are_named(function, message):
 @pytest.mark.parametrize("n", [0, 1, 64, 200])
 def test_suppression_on_a_gpu(gpu, n):
     boxes, scores = some_boxes(n), (rng(1).permutation(n) // 2).astype("float32")
-    groups = rng(2).integers(0, 3, n).astype("int32")
-    for op, given in ((ops.nms, (boxes, scores)), (ops.batched_nms, (boxes, scores, groups))):
-        got = op(*map(on_device, given), 0.3)
-        assert got.dtype == "int64" and isinstance(got, gpu.array_type)
-        np.testing.assert_array_equal(mp.backend.to_cpu(got), op(*given, 0.3))
+    got = ops.nms(on_device(boxes), on_device(scores), 0.3)
+    assert got.dtype == "int64" and isinstance(got, gpu.array_type)
+    np.testing.assert_array_equal(mp.backend.to_cpu(got), ops.nms(boxes, scores, 0.3))
 
 
 def test_other_functions_on_a_gpu(gpu):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from examples.paper.regions import roi_pool
 from gpu.both_ways import on_device
 from oracle import check, device_array, distinct, host, randn
-from tinymp import ops
 
 # The image's number, then the corners; at a scale of 1/2 on an image of 6 x 8 places. Exact in FP32.
 REGIONS = {
@@ -20,30 +20,6 @@ REGIONS = {
     "at the last place": [[0, 15, 11, 16, 12], [1, -2, -2, 0, 0], [1, 12, 8, 16, 12]],
 }
 SCALE = 0.5
-
-
-def bilinear(x, v, u):
-    """x (C, H, W) at row v and column u, as torchvision defines it."""
-    n, m = x.shape[1:]
-    if not (-1 <= v <= n and -1 <= u <= m):
-        return np.zeros(len(x))
-    v, u = min(max(v, 0), n - 1), min(max(u, 0), m - 1)
-    i, j = int(v), int(u)
-    p, q, k, l = v - i, u - j, min(i + 1, n - 1), min(j + 1, m - 1)  # noqa: E741
-    return (1 - p) * ((1 - q) * x[:, i, j] + q * x[:, i, l]) + p * ((1 - q) * x[:, k, j] + q * x[:, k, l])
-
-
-def align(x, regions, size, ratio, aligned):
-    y = np.zeros((len(regions), x.shape[1], *size))
-    for k, (n, *corners) in enumerate(regions):
-        left, top, right, bottom = (SCALE * c - 0.5 * aligned for c in corners)
-        height, width = (v if aligned else max(v, 1) for v in (bottom - top, right - left))
-        down, across = (ratio if ratio > 0 else math.ceil(v / s) for v, s in zip((height, width), size))
-        for i in range(size[0] * down):
-            for j in range(size[1] * across):
-                v, u = top + (i + 0.5) * height / (size[0] * down), left + (j + 0.5) * width / (size[1] * across)
-                y[k, :, i // down, j // across] += bilinear(x[int(n)], v, u) / (down * across)
-    return y
 
 
 def cells(first, last, count, n):
@@ -64,27 +40,12 @@ def pool(x, regions, size):
     return y
 
 
-@pytest.mark.parametrize(
-    ("size", "ratio", "aligned"), [((2, 3), -1, False), ((2, 3), 2, True), ((1, 1), 0, True), ((7, 7), 1, False)]
-)
-@pytest.mark.parametrize("regions", REGIONS)
-def test_roi_align(regions, size, ratio, aligned):
-    rois = np.array(REGIONS[regions], "float32")
-    check(
-        lambda x: ops.roi_align(x, device_array(rois), size, SCALE, ratio, aligned),
-        lambda x: align(x, REGIONS[regions], size, ratio, aligned),
-        randn(2, 2, 6, 8),
-        length=100,  # 48 places, and weights that are sums of up to 20 samples
-        grad_length=5 * 49 + 20,
-    )
-
-
 @pytest.mark.parametrize("size", [(2, 3), (1, 1), (7, 7)])
 @pytest.mark.parametrize("regions", REGIONS)
 def test_roi_pool(regions, size):
     rois = np.array(REGIONS[regions], "float32")
     check(
-        lambda x: ops.roi_pool(x, device_array(rois), size, SCALE),
+        lambda x: roi_pool(x, device_array(rois), size, SCALE),
         lambda x: pool(x, REGIONS[regions], size),
         distinct(2, 2, 6, 8),
         roundings=0,
@@ -93,41 +54,35 @@ def test_roi_pool(regions, size):
     )
 
 
-OPS = [lambda x, b, n=2: ops.roi_align(x, b, n, SCALE), lambda x, b, n=2: ops.roi_pool(x, b, n, SCALE)]
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_a_list_of_boxes_for_each_image(op):
+def test_a_list_of_boxes_for_each_image():
     x, boxes = mp.tensor(randn(3, 2, 6, 8)), np.array([[2, 1, 9, 10], [0, 0, 15, 11], [4, 2, 8, 8]], "float32")
-    listed = op(x, [mp.tensor(boxes[:2]), device_array(boxes[:0]), mp.tensor(boxes[2:])])
+    listed = roi_pool(x, [mp.tensor(boxes[:2]), device_array(boxes[:0]), mp.tensor(boxes[2:])], 2, SCALE)
     numbered = np.concatenate([[[0], [0], [2]], boxes], 1).astype("float32")
-    np.testing.assert_array_equal(listed.numpy(), op(x, mp.tensor(numbered)).numpy())
+    np.testing.assert_array_equal(listed.numpy(), roi_pool(x, mp.tensor(numbered), 2, SCALE).numpy())
 
 
-@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_no_regions_at_all(op, dtype):
+def test_no_regions_at_all(dtype):
     for n in (0, 2):
         x = mp.tensor(np.ones((n, 3, 4, 5), dtype), requires_grad=True)
-        y = op(x, [device_array(np.zeros((0, 4), "float32"))] * n)
+        y = roi_pool(x, [device_array(np.zeros((0, 4), "float32"))] * n, 2, SCALE)
         assert y.shape == (0, 3, 2, 2) and y.dtype == dtype
         y.sum().backward()
         np.testing.assert_array_equal(host(x.grad), np.zeros(x.shape))
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_gradients_of_overlapping_regions_add_up_in_fp32(op):
+def test_gradients_of_overlapping_regions_add_up_in_fp32():
     """2,500 regions give one place a gradient of 1 each: FP16 would stall at 2,048."""
-    box = [0, 1, 1, 3, 3] if op is OPS[0] else [0, 2, 2, 2, 2]  # the sample, and the place, at (1, 1)
+    box = [0, 2, 2, 2, 2]  # the place at (1, 1)
     x = mp.tensor(np.zeros((1, 1, 3, 3), "float16"), requires_grad=True)
-    y = op(x, device_array(np.tile(np.array(box, "float32"), (2500, 1))), 1)
+    y = roi_pool(x, device_array(np.tile(np.array(box, "float32"), (2500, 1))), 1, SCALE)
     y.backward(np.ones(y.shape, "float16"))
     assert host(x.grad)[0, 0].tolist() == [[0, 0, 0], [0, 2500, 0], [0, 0, 0]]
 
 
 def test_roi_pool_takes_the_first_of_equals_and_nan():
     x = mp.tensor(np.array([[[[1, 1, 0], [1, np.nan, 0], [-0.0, 0, np.nan]]]], "float16"), requires_grad=True)
-    y = ops.roi_pool(x, device_array(np.array([[0, 0, 0, 1, 0], [0, 0, 0, 2, 2], [0, 0, 2, 1, 2]], "float32")), 1)
+    y = roi_pool(x, device_array(np.array([[0, 0, 0, 1, 0], [0, 0, 0, 2, 2], [0, 0, 2, 1, 2]], "float32")), 1)
     np.testing.assert_array_equal(y.numpy().reshape(-1), [1, np.nan, 0])
     y.backward(np.array([1, 2, 4], "float16").reshape(3, 1, 1, 1))
     np.testing.assert_array_equal(host(x.grad)[0, 0], [[1, 0, 0], [0, 2, 0], [4, 0, 0]])
@@ -143,7 +98,6 @@ def changed(place, value):
 
 
 @pytest.mark.cpu  # on a GPU the values are not looked at before somebody waits
-@pytest.mark.parametrize("op", [ops.roi_align, ops.roi_pool])
 @pytest.mark.parametrize(
     ("boxes", "message"),
     [
@@ -157,13 +111,12 @@ def changed(place, value):
         ([ROIS[:, 1:], changed(1, 3)[:, 1:]], r"every box of `boxes\[1\]` to be finite, .* at index 1"),
     ],
 )
-def test_refused_boxes_are_named(op, boxes, message):
+def test_refused_boxes_are_named(boxes, message):
     with pytest.raises(ValueError, match=message):
-        op(mp.Tensor(X), boxes, 2)
+        roi_pool(mp.Tensor(X), boxes, 2)
 
 
 @pytest.mark.cpu
-@pytest.mark.parametrize("op", [ops.roi_align, ops.roi_pool])
 @pytest.mark.parametrize(
     ("x", "boxes", "error", "message"),
     [
@@ -176,14 +129,13 @@ def test_refused_boxes_are_named(op, boxes, message):
         (X.astype(int), ROIS, TypeError, "`input` to be floating"),
     ],
 )
-def test_refused_arguments(op, x, boxes, error, message):
+def test_refused_arguments(x, boxes, error, message):
     with pytest.raises(error, match=message):
-        op(mp.Tensor(x), boxes, 2)
+        roi_pool(mp.Tensor(x), boxes, 2)
 
 
-@pytest.mark.parametrize("op", [ops.roi_align, ops.roi_pool])
 @pytest.mark.parametrize(("place", "value"), [(place, value) for place in (0, 1, 4) for value in (np.nan, 1e30)])
-def test_a_gpu_reports_bad_boxes_later(gpu, op, place, value):
+def test_a_gpu_reports_bad_boxes_later(gpu, place, value):
     """Or at once, where the definition reads them: in either case before a result can be seen."""
-    with pytest.raises(ValueError, match=rf"^{op.__name__}: expected .*`boxes` .*\(seen on the GPU in an earlier call"):
-        op(mp.Tensor(on_device(X)), on_device(changed(place, value)), 2).numpy()
+    with pytest.raises(ValueError, match=r"^roi_pool: expected .*`boxes` .*\(seen on the GPU in an earlier call"):
+        roi_pool(mp.Tensor(on_device(X)), on_device(changed(place, value)), 2).numpy()

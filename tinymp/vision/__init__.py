@@ -1,1 +1,0 @@
-"""Boxes and regions of interest, for detectors. Their functions are public in tinymp.ops."""
