@@ -61,7 +61,7 @@ _NAMES = {
     "nn.more.group_norm": "GroupNorm InstanceNorm1d InstanceNorm2d RMSNorm",
     "nn.more.init": "init.dirac_ init.eye_ init.orthogonal_ init.trunc_normal_",
     "nn.more.keep": "hooks.call_kept module.policies_kept",
-    "nn.more.layers": "EmbeddingBag LazyLinear",
+    "nn.more.layers": "Conv1d ConvTranspose1d EmbeddingBag LazyLinear",
     "nn.more.recurrent": "GRU GRUCell LSTMCell RNN RNNCell",
     "nn.more.reparametrised": "remove_spectral_norm remove_weight_norm spectral_norm weight_norm",
     "nn.more.transformer": """Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder
@@ -71,6 +71,7 @@ _NAMES = {
     "ops.more.arithmetic": """addcdiv addcmul addmm atan2 cdist cosine_similarity diff dot floor_divide fmod lerp mv
         normalize outer pairwise_distance pointwise.div_rounded prelu remainder""",
     "ops.more.attention": "scaled_dot_product_attention",
+    "ops.more.conv": "conv1d conv_transpose1d",
     "ops.more.ctc": "ctc_loss",
     "ops.more.einsum": "einsum",
     "ops.more.embedding_bag": "embedding_bag",

@@ -15,7 +15,7 @@ from ..grad_mode import no_grad as _no_grad
 from . import convert
 from .activation import leaky_relu, relu
 from .compare import *
-from .conv import conv1d, conv2d, conv_transpose1d, conv_transpose2d
+from .conv import conv2d, conv_transpose2d
 from .create import arange, empty, empty_like, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
 from .dot import bmm, linear, matmul, mm
 from .dropout import dropout
@@ -136,6 +136,7 @@ if TYPE_CHECKING:
     from ..vision.roi import roi_align, roi_pool
     from .more.arithmetic import *
     from .more.attention import scaled_dot_product_attention
+    from .more.conv import conv1d, conv_transpose1d
     from .more.ctc import ctc_loss
     from .more.einsum import einsum
     from .more.embedding_bag import embedding_bag

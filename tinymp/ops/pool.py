@@ -91,9 +91,9 @@ def image(op: str, input: Any) -> tuple[Tensor, bool]:
 def windows_of(
     op: str, shape: tuple, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
 ) -> Geometry:
-    kernel, none = pair(op, "kernel_size", kernel_size, 2, 1), stride is None or (type(stride) is tuple and not stride)
-    strides = kernel if none else pair(op, "stride", stride, 2, 1)
-    pads, dilations = pair(op, "padding", padding, 2, 0), pair(op, "dilation", dilation, 2, 1)
+    kernel, none = pair(op, "kernel_size", kernel_size, 1), stride is None or (type(stride) is tuple and not stride)
+    strides = kernel if none else pair(op, "stride", stride, 1)
+    pads, dilations = pair(op, "padding", padding, 0), pair(op, "dilation", dilation, 1)
     ceil = flag(op, "ceil_mode", ceil)
     if any(2 * p > k for p, k in zip(pads, kernel)):
         raise ValueError(f"{op}: expected padding to be at most half of kernel_size, got {pads} and {kernel}")
