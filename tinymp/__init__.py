@@ -84,7 +84,7 @@ _NAMES = {
     "ops.more.norm": "group_norm instance_norm local_response_norm rms_norm",
     "ops.more.pad": "pad",
     "ops.more.pool": """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d avg_pool1d avg_pool2d max_pool1d
-        unfold""",
+        pool.overlapping unfold""",
     "ops.more.random": "bernoulli dropout1d dropout2d multinomial normal",
     "ops.more.reduce": "cumprod logsumexp norm prod",
     "ops.more.resize": "interpolate pixel_shuffle",
