@@ -53,8 +53,8 @@ _NAMES = {
     "nn.more.average": "AveragedModel get_ema_avg_fn get_swa_avg_fn update_bn",
     "nn.more.backward_hook": "hooks.WatchedBackward",
     "nn.more.containers": "ModuleDict ParameterDict ParameterList",
-    "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d CELU CTCLoss
-        ConstantPad2d Dropout1d Dropout2d ELU GELU GLU Hardsigmoid Hardswish Hardtanh HuberLoss KLDivLoss
+    "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d BCELoss CELU
+        CTCLoss ConstantPad2d Dropout1d Dropout2d ELU GELU GLU Hardsigmoid Hardswish Hardtanh HuberLoss KLDivLoss
         L1Loss LocalResponseNorm LogSigmoid MaxPool1d Mish NLLLoss PReLU PixelShuffle ReLU6 ReflectionPad1d
         ReflectionPad2d ReplicationPad1d ReplicationPad2d SELU SmoothL1Loss Softplus Softsign Threshold Unflatten
         Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad2d""",
@@ -78,8 +78,8 @@ _NAMES = {
     "ops.more.find": "allclose bincount count_nonzero equal isclose logical_xor nonzero one_hot unique",
     "ops.more.gru": "gru_cell gru_layer",
     "ops.more.index": "gather index_add index_put index_select scatter",
-    "ops.more.loss": """cosine_embedding_loss gaussian_nll_loss hinge_embedding_loss huber_loss kl_div
-        l1_loss loss.CrossEntropyWithProbabilities margin_ranking_loss nll_loss smooth_l1_loss soft_margin_loss
+    "ops.more.loss": """binary_cross_entropy cosine_embedding_loss gaussian_nll_loss hinge_embedding_loss huber_loss
+        kl_div l1_loss loss.cross_entropy_of loss.weighted margin_ranking_loss nll_loss smooth_l1_loss soft_margin_loss
         triplet_margin_loss""",
     "ops.more.norm": "group_norm instance_norm local_response_norm rms_norm",
     "ops.more.pad": "pad",
