@@ -81,7 +81,7 @@ _NAMES = {
     "ops.more.loss": """binary_cross_entropy cosine_embedding_loss gaussian_nll_loss hinge_embedding_loss huber_loss
         kl_div l1_loss loss.cross_entropy_of loss.weighted margin_ranking_loss nll_loss smooth_l1_loss soft_margin_loss
         triplet_margin_loss""",
-    "ops.more.norm": "group_norm instance_norm local_response_norm rms_norm",
+    "ops.more.norm": "group_norm instance_norm layer_norm local_response_norm norm.of_empty_batch rms_norm",
     "ops.more.pad": "pad",
     "ops.more.pool": """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d avg_pool1d avg_pool2d max_pool1d
         pool.overlapping unfold""",

@@ -22,7 +22,7 @@ from .dropout import dropout
 from .embedding import embedding
 from .index import getitem, setitem
 from .loss import *
-from .norm import batch_norm, layer_norm
+from .norm import batch_norm
 from .pointwise import *
 from .pool import max_pool2d
 from .random import rand, rand_like, randint, randn, randn_like, randperm

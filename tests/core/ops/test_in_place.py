@@ -15,11 +15,12 @@ from tinymp import nn, ops, optim
 from tinymp.autograd import Op
 from tinymp.ops.convert import Move
 from tinymp.ops.loss import Elementwise, Labelled, Loss
+from tinymp.ops.more.loss import Weighing, Weighted
 from tinymp.ops.recurrent import Recurrent
 from tinymp.ops.unary import OPS, Unary
 from tinymp.tensor import Tensor
 
-ABSTRACT = {Op, Loss, Labelled, Elementwise, Unary, Recurrent}
+ABSTRACT = {Op, Loss, Labelled, Elementwise, Unary, Recurrent, Weighing, Weighted}
 
 
 def integers(*shape, below=3, seed=7):
