@@ -68,8 +68,8 @@ _NAMES = {
         TransformerEncoderLayer""",
     "nn.more.utils": """PackedSequence pack_padded_sequence pack_sequence pad_packed_sequence parameters_to_vector
         vector_to_parameters""",
-    "ops.more.arithmetic": """addcdiv addcmul addmm atan2 cdist cosine_similarity diff dot floor_divide fmod lerp mv
-        normalize outer pairwise_distance pointwise.div_rounded prelu remainder""",
+    "ops.more.arithmetic": """addcdiv addcmul addmm atan2 bmm cdist cosine_similarity diff dot dot.flattened
+        floor_divide fmod lerp mm mv normalize outer pairwise_distance pointwise.div_rounded prelu remainder""",
     "ops.more.attention": "scaled_dot_product_attention",
     "ops.more.conv": "conv1d conv_transpose1d",
     "ops.more.ctc": "ctc_loss",
@@ -86,6 +86,7 @@ _NAMES = {
     "ops.more.pool": """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d avg_pool1d avg_pool2d max_pool1d
         pool.overlapping unfold""",
     "ops.more.random": "bernoulli dropout1d dropout2d multinomial normal",
+    "ops.more.recurrent": "lstm_cell recurrent.ProjectedLSTM recurrent.packed_steps",
     "ops.more.reduce": "cumprod logsumexp norm prod",
     "ops.more.resize": "interpolate pixel_shuffle",
     "ops.more.shape": """broadcast_to diag diagonal flip hstack masked_select meshgrid movedim narrow repeat
