@@ -34,7 +34,7 @@ MORE = {  # of some ops, by name or class, besides what their kinds (forward's a
     "softmax log_softmax logsumexp norm scaled_dot_product_attention gru lstm": ("NumPy", "GPU"),
     "binary_cross_entropy binary_cross_entropy_with_logits cross_entropy ctc_loss": ("NumPy", "GPU"),
     "Remainder fmod": KINDS["REDUCTION"],
-    "add sub mul Div maximum minimum pow clamp FixedNorm interpolate": KINDS["REDUCTION"],  # gradients are sums
+    "add sub mul Div maximum minimum pow clamp interpolate": KINDS["REDUCTION"],  # gradients are sums
     "embedding Index gather index_add index_select interpolate ctc_loss": ("", "FP64"),
     "dropout scaled_dot_product_attention": ("batch seed", "batch seed"),
     "index_put": ("", "race"),

@@ -57,24 +57,25 @@ _NAMES = {
     "nn.more.average": "AveragedModel get_ema_avg_fn get_swa_avg_fn update_bn",
     "nn.more.backward_hook": "hooks.WatchedBackward",
     "nn.more.containers": "ModuleDict ParameterDict ParameterList",
-    "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d CELU CTCLoss
-        ConstantPad2d Dropout1d Dropout2d ELU GELU GLU Hardsigmoid Hardswish Hardtanh HuberLoss KLDivLoss
+    "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d BCELoss CELU
+        CTCLoss ConstantPad2d Dropout1d Dropout2d ELU GELU GLU Hardsigmoid Hardswish Hardtanh HuberLoss KLDivLoss
         L1Loss LocalResponseNorm LogSigmoid MaxPool1d Mish NLLLoss PReLU PixelShuffle ReLU6 ReflectionPad1d
         ReflectionPad2d ReplicationPad1d ReplicationPad2d SELU SmoothL1Loss Softplus Softsign Threshold Unflatten
         Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad2d""",
     "nn.more.group_norm": "GroupNorm InstanceNorm1d InstanceNorm2d RMSNorm",
     "nn.more.init": "init.dirac_ init.eye_ init.orthogonal_ init.trunc_normal_",
     "nn.more.keep": "hooks.call_kept module.policies_kept",
-    "nn.more.layers": "EmbeddingBag LazyLinear",
+    "nn.more.layers": "Conv1d ConvTranspose1d EmbeddingBag LazyLinear",
     "nn.more.recurrent": "GRU GRUCell LSTMCell RNN RNNCell",
     "nn.more.reparametrised": "remove_spectral_norm remove_weight_norm spectral_norm weight_norm",
     "nn.more.transformer": """Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder
         TransformerEncoderLayer""",
     "nn.more.utils": """PackedSequence pack_padded_sequence pack_sequence pad_packed_sequence parameters_to_vector
         vector_to_parameters""",
-    "ops.more.arithmetic": """addcdiv addcmul addmm atan2 cdist cosine_similarity diff dot floor_divide fmod lerp mv
-        normalize outer pairwise_distance pointwise.div_rounded prelu remainder""",
+    "ops.more.arithmetic": """addcdiv addcmul addmm atan2 bmm cdist cosine_similarity diff dot dot.flattened
+        floor_divide fmod lerp mm mv normalize outer pairwise_distance pointwise.div_rounded prelu remainder""",
     "ops.more.attention": "scaled_dot_product_attention",
+    "ops.more.conv": "conv1d conv_transpose1d",
     "ops.more.ctc": "ctc_loss",
     "ops.more.einsum": "einsum",
     "ops.more.embedding_bag": "embedding_bag",
@@ -82,14 +83,15 @@ _NAMES = {
         unique""",
     "ops.more.gru": "gru_cell gru_layer",
     "ops.more.index": "gather index_add index_put index_select scatter",
-    "ops.more.loss": """cosine_embedding_loss gaussian_nll_loss hinge_embedding_loss huber_loss kl_div
-        l1_loss loss.CrossEntropyWithProbabilities margin_ranking_loss nll_loss smooth_l1_loss soft_margin_loss
+    "ops.more.loss": """binary_cross_entropy cosine_embedding_loss gaussian_nll_loss hinge_embedding_loss huber_loss
+        kl_div l1_loss loss.cross_entropy_of loss.weighted margin_ranking_loss nll_loss smooth_l1_loss soft_margin_loss
         triplet_margin_loss""",
-    "ops.more.norm": "group_norm instance_norm local_response_norm rms_norm",
+    "ops.more.norm": "group_norm instance_norm layer_norm local_response_norm norm.of_empty_batch rms_norm",
     "ops.more.pad": "pad",
     "ops.more.pool": """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d avg_pool1d avg_pool2d max_pool1d
-        unfold""",
+        pool.overlapping unfold""",
     "ops.more.random": "bernoulli dropout1d dropout2d multinomial normal",
+    "ops.more.recurrent": "lstm_cell recurrent.ProjectedLSTM recurrent.packed_steps",
     "ops.more.reduce": "cumprod logsumexp norm prod",
     "ops.more.resize": "interpolate pixel_shuffle",
     "ops.more.shape": """broadcast_tensors broadcast_to diag diagonal flip hstack masked_select meshgrid movedim narrow

@@ -95,7 +95,7 @@ def test_spread_by_phases_is_the_fold(stride, dilation, padding):
         size, n = (11, 13), 2
         y, w, b = randn(6, *g.output(*size), n), randn(6, 2, *kernel, seed=2), randn(2 * groups, seed=3)
         columns = w.reshape(groups, 6 // groups, -1).swapaxes(1, 2) @ y.reshape(groups, 6 // groups, -1)
-        folded = fold(np, columns, (2 * groups, *size, n), g, like=w) + b.reshape(-1, 1, 1, 1)
+        folded = fold(columns, (2 * groups, *size, n), g, like=w) + b.reshape(-1, 1, 1, 1)
         np.testing.assert_allclose(conv.spread_by_phases(np, y, w, b, g, size), folded, rtol=1e-12, atol=1e-12)
 
 

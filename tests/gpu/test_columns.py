@@ -5,7 +5,7 @@ import pytest
 
 from gpu.both_ways import check_both_ways, launches, on_device
 from oracle import randn
-from tinymp import backend, ops
+from tinymp import ops
 from tinymp.gpu.columns import one_pixel
 from tinymp.ops import conv
 
@@ -23,13 +23,13 @@ GEOMETRIES = [
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_columns_and_their_sums_have_the_bits_of_the_definition(g, dtype):
     x = randn(4, 9, 8, 3).astype(dtype)
-    host = conv.columns(np, x, g)
-    device = conv.columns(backend.gpu.xp, on_device(x), g)
+    host = conv.columns(x, g)
+    device = conv.columns(on_device(x), g)
     assert device.shape == host.shape
     np.testing.assert_array_equal(device.get(), host)
     wide = randn(*host.shape).astype("float32")
-    host = conv.fold(np, wide, x.shape, g, like=x)
-    device = conv.fold(backend.gpu.xp, on_device(wide), x.shape, g, like=on_device(x))
+    host = conv.fold(wide, x.shape, g, like=x)
+    device = conv.fold(on_device(wide), x.shape, g, like=on_device(x))
     np.testing.assert_array_equal(device.get(), host)
 
 

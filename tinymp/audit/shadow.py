@@ -280,7 +280,7 @@ def _again(op: Op, inputs: list) -> tuple[Op, tuple]:
 
 def _unchanged(option: Any) -> Any:
     """An option for a run in FP32 that must not change what the first run has changed already."""
-    if isinstance(option, Running):
+    if isinstance(option, Running) and option.momentum is not None:
         return replace(option, mean=None, var=None, count=None)
     if isinstance(option, np.dtype):
         return _wide(option)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from .. import backend
 from ..autograd import Array
 from ..dtypes import float16, float32
 from ..events import here, tell
@@ -30,20 +31,20 @@ def one_pixel(g: Geometry, sides: tuple[int, ...], size: tuple[int, ...] | None 
 
 
 @fast_path(columns)
-def im2col(xp: Any, x: Array, g: Geometry) -> Array:
+def im2col(x: Array, g: Geometry) -> Any:
     if x.dtype not in (float16, float32) or not x.size:
         return NotImplemented
     seen = x.shape[0] * prod(g.kernel), *g.output(*x.shape[1:3]), x.shape[3]
     if one_pixel(g, x.shape[1:3]):
         y = x
     else:
-        y = xp.empty(seen, x.dtype)
-        windows("images_to_columns", xp.ascontiguousarray(x), y, x.shape, g)
+        y = backend.of(x).xp.empty(seen, x.dtype)
+        windows("images_to_columns", backend.of(x).xp.ascontiguousarray(x), y, x.shape, g)
     return y.reshape(g.groups, seen[0] // g.groups, prod(seen[1:]))
 
 
 @fast_path(spread)
-def one_product(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometry, size: tuple[int, int]) -> Array:
+def one_product(y: Array, w: Array, bias: Array | None, g: Geometry, size: tuple[int, int]) -> Array:
     if not one_pixel(g, size) or not plain(w.dtype):
         return NotImplemented
     x = gemm(grouped(w, g).swapaxes(1, 2), grouped(y, g), None if bias is None else grouped(bias, g))
@@ -54,9 +55,10 @@ def one_product(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometry, si
 
 
 @fast_path(fold)
-def col2im(xp: Any, columns: Array, shape: tuple, g: Geometry, like: Array, accumulator: str = "reduce") -> Array:
+def col2im(columns: Array, shape: tuple, g: Geometry, like: Array, accumulator: str = "reduce") -> Array:
     if columns.dtype != float32 or not plain(like.dtype) or not columns.size:
         return NotImplemented
+    xp = backend.of(columns).xp
     x = xp.empty(shape, FP32.storage)
     if here.inside:
         for part in columns.reshape(shape[0], prod(g.kernel), *g.output(*shape[1:3]), shape[3]).swapaxes(0, 1):

@@ -60,7 +60,7 @@ def correlate(
     numbers, batch = problem(x.shape, g, rows, size, transposed), g.groups * prod(phases)
     y = made(x, y_shape)
     if here.inside:
-        tell("product", matrix, grouped(x, g) if transposed else columns(xp, x, g), "float32")
+        tell("product", matrix, grouped(x, g) if transposed else columns(x, g), "float32")
     positions = prod(ceil_div(s, p) for s, p in zip(size, phases)) * n  # of the first phase, which has most
     width = at_once(n, x, y)
     # each tap belongs to one phase, and a phase has every (stride / gcd(stride, dilation))-th
@@ -93,7 +93,7 @@ def weight_gradient(xp: Any, x: Array, dy: Array, w: Array, g: Geometry) -> Arra
     width, numbers = at_once(n, x, dy), problem(x.shape, g, rows, tuple(size))
     dw = made(w, w.shape)
     if here.inside:
-        tell("product", grouped(dy, g), columns(xp, x, g).swapaxes(1, 2), "float32")
+        tell("product", grouped(dy, g), columns(x, g).swapaxes(1, 2), "float32")
     split = ceil_div(positions, SHORTEST)
     tile, length, parts = schedule(width, rows, terms, g.groups, positions, split, processors())
     sums = xp.empty((parts, *w.shape), FP32.storage) if parts > 1 else None

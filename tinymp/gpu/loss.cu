@@ -6,7 +6,7 @@
 #include "rows.cuh"
 #include "exponentials.cuh"
 
-// What `Labelled.read` says of a row, which is saved for backward. An ignored row counts 0; a class that does not exist
+// What `Weighing.weigh` (ops/more/loss.py) says of a row, which is saved for backward. An ignored row counts 0; a class that does not exist
 // raises the flag `bad`, makes its row nan, and is never used as an index.
 struct Label {
     bool kept;
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 // dx_c = dl (q softmax(x)_c - s/C w_c - (1 - s) w_t [c = t]) = dl (e^(x_c - top) scale - ...). dy: one value, or one per
-// row; divisor: of a mean, else null.
+// row; divisor: of a mean, else null; w: null for ones.
 extern "C" __global__ void __launch_bounds__(THREADS)
     cross_entropy_backward(const T* x, const long long* t, const bool* kept, const float* dy, int per_row,
                            const float* divisor, R* dx, const float* w, const float* top, const float* scale,
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     long long r = mine.row;
     bool counts = kept[r];  // else the row may hold NaN, and 0 times that is NaN
     float dl = counts ? dy[per_row ? r : 0] / (divisor ? *divisor : 1.0f) : 0.0f;
-    float above = top[r], factor = dl * scale[r], hit = dl * (hard * w[r]), spread = dl * share;
+    float above = top[r], factor = dl * scale[r], hit = dl * (hard * (w ? w[r] : 1.0f)), spread = dl * share;
     each_line(mine.walk, {x}, [&](const Line& line, const Pack& xs) {
         write(dx, line, mine.walk.wide, [&](int k) {
             float d = expf(widen(xs.at[k]) - above) * factor;

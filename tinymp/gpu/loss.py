@@ -10,6 +10,7 @@ from typing import Any
 
 from ..autograd import Array
 from ..ops.loss import CrossEntropy, class_axis, total
+from ..ops.more.loss import WeightedCrossEntropy
 from ..precision import store
 from . import checks, kernel, made
 from .kernels import Kernels
@@ -20,8 +21,13 @@ KERNELS = Kernels(__file__)
 
 
 @kernel(CrossEntropy.forward)
-def cross_entropy_forward(
-    op: CrossEntropy,
+def cross_entropy_forward(op: CrossEntropy, x: Array, target: Array, *, ignore_index: int, reduction: str) -> Any:
+    return _forward(op, x, target, None, ignore_index, 0.0)
+
+
+@kernel(WeightedCrossEntropy.forward)
+def weighted_forward(
+    op: WeightedCrossEntropy,
     x: Array,
     target: Array,
     w: Array | None,
@@ -29,11 +35,15 @@ def cross_entropy_forward(
     ignore_index: int,
     reduction: str,
     label_smoothing: float,
-) -> Array:
+) -> Any:
+    return _forward(op, x, target, w, ignore_index, label_smoothing)
+
+
+def _forward(op: Any, x: Array, target: Array, w: Array | None, ignore_index: int, smoothing: float) -> Any:
     op.axis, xp, dense = class_axis(x), op.xp, compact(op.xp, x)
     if (plan := along(dense, op.axis)) is None:
         return NotImplemented
-    op.hard, op.share = 1 - label_smoothing, label_smoothing / plan.length
+    op.hard, op.share = 1 - smoothing, smoothing / plan.length
     t, kept, w_t, losses, top, scale = (reduced(xp, dense, op.axis, kind) for kind in ("int64", bool, *["float32"] * 4))
     target = matching(xp, xp.expand_dims(xp.asarray(target, dtype="int64"), op.axis), like=t)
     factors = vector(xp, w)
@@ -41,21 +51,50 @@ def cross_entropy_forward(
     message = f"{op.name}: expected every value of `target` {op.labels(plan.length, ignore_index)}"
     bad = checks.flag(message, ValueError(f"{message} (seen on the GPU in an earlier call)"))
     rows = target, factors, ignore_index, bad, t, kept, w_t, losses, top, scale, weights
-    plan.launch(KERNELS, "cross_entropy_forward", dense, *rows, op.hard, op.share, label_smoothing)
-    divisor = total(w_t) if reduction == "mean" else None
-    op.save(x, t, w, kept, statistics=(w_t, top, scale, divisor))
+    plan.launch(KERNELS, "cross_entropy_forward", dense, *rows, op.hard, op.share, smoothing)
+    divisor = total(w_t) if op.reduction == "mean" else None
+    if isinstance(op, WeightedCrossEntropy):
+        op.save(x, t, w, kept, statistics=(w_t, top, scale, divisor))
+    else:
+        op.save(x, t, kept, statistics=(top, scale, divisor))
     return op.reduced(losses.squeeze(op.axis), divisor)
 
 
 @kernel(CrossEntropy.backward)
 def cross_entropy_backward(op: CrossEntropy, dy: Array) -> Any:
-    (input, t, weight, kept), (w, top, scale, divisor), xp = op.saved, op.statistics, op.xp
-    x = compact(xp, input)
+    (x, t, kept), (top, scale, divisor) = op.saved, op.statistics
+    dx = _backward(op, dy, x, t, kept, top, scale, divisor)
+    return dx if dx is NotImplemented else (dx, None)
+
+
+@kernel(WeightedCrossEntropy.backward)
+def weighted_backward(op: WeightedCrossEntropy, dy: Array) -> Any:
+    (x, t, weight, kept), (w_t, top, scale, divisor) = op.saved, op.statistics
+    dx = _backward(op, dy, x, t, kept, top, scale, divisor, w_t, weight, op.hard, op.share)
+    return dx if dx is NotImplemented else (dx, None, None)
+
+
+def _backward(
+    op: Any,
+    dy: Array,
+    input: Array,
+    t: Array,
+    kept: Array,
+    top: Array,
+    scale: Array,
+    divisor: Array | None,
+    w: Array | None = None,
+    weight: Array | None = None,
+    hard: float = 1.0,
+    share: float = 0.0,
+) -> Any:
+    xp, x = op.xp, compact(op.xp, input)
     if (plan := along(x, op.axis)) is None:
         return NotImplemented
     dx, each, like = made(x), op.reduction == "none", reduced(xp, x, op.axis, bool)
-    t, kept, w, top, scale = (matching(xp, a, like) for a in (t, kept, w, top, scale))  # saved by either forward
+    # saved by either forward
+    t, kept, w, top, scale = (None if a is None else matching(xp, a, like) for a in (t, kept, w, top, scale))
     dy = matching(xp, xp.expand_dims(dy, op.axis), like) if each else dy
     rows = t, kept, dy, each, divisor, dx, w, top, scale, vector(xp, weight)
-    plan.launch(KERNELS, "cross_entropy_backward", x, *rows, op.hard, op.share)
-    return store(dx, like=x), None, None
+    plan.launch(KERNELS, "cross_entropy_backward", x, *rows, hard, share)
+    return store(dx, like=x)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from ..autograd import Array
-from ..ops.norm import BatchNorm, LayerNorm, Running, of_argument
-from ..precision import FP32, store
+from ..ops.more.norm import LayerNorm
+from ..ops.norm import BatchNorm, Running, of_argument, per_channel
+from ..precision import FP32, store, widen
 from . import kernel, made
 from .kernels import Kernels
 from .layout import compact, matching
@@ -23,6 +24,8 @@ NOT_MOVED = (None, None, None, None, 0.0)  # `running_arguments` for no statisti
 def batch_norm_forward(
     op: BatchNorm, x: Array, w: Array | None, b: Array | None, *, eps: float, running: Running
 ) -> Array:
+    if running.momentum is None:
+        return _evaluated(op, x, w, b, eps, running)
     xp, dense = op.xp, compact(op.xp, x)
     if (plan := over_channels(dense)) is None:
         return NotImplemented
@@ -39,6 +42,19 @@ def batch_norm_forward(
     return store(y, like=x)
 
 
+def _evaluated(op: BatchNorm, x: Array, w: Array | None, b: Array | None, eps: float, running: Running) -> Array:
+    """With the running statistics a batch norm is pointwise."""
+    mean = per_channel(running.mean, x).copy()  # training may move the running one before backward
+    rstd = 1 / op.xp.sqrt(per_channel(running.var, x) + eps)
+    op.save(x, w, statistics=(mean, rstd))
+
+    def normal(x: Array, mean: Array, scale: Array, shift: Array | None) -> Array:
+        y = (widen(x) - mean) * scale
+        return store(y if shift is None else y + shift, like=x)
+
+    return op.device.map(normal, x, mean, rstd if w is None else rstd * per_channel(w, x), per_channel(b, x))
+
+
 def running_arguments(running: Running) -> tuple | None:
     """What the kernel batch_norm_forward takes to move them; None for arrays that only `Running.update` can handle."""
     number = isinstance(running.momentum, (int, float, np.generic))
@@ -53,7 +69,7 @@ def running_arguments(running: Running) -> tuple | None:
 def batch_norm_backward(op: BatchNorm, dy: Array) -> tuple:
     (x, w), (mean, rstd), (like_x, like_w, like_b), xp = op.saved, op.statistics, op.targets, op.xp
     x = compact(xp, x)
-    if (plan := over_channels(x)) is None:
+    if op.running.momentum is None or (plan := over_channels(x)) is None:
         return NotImplemented
     dy, mean = matching(xp, dy, x), vector(xp, mean)
     dx = made(x) if like_x else None

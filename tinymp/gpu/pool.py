@@ -7,7 +7,8 @@ from typing import Any
 from ..autograd import Array
 from ..events import here
 from ..ops.conv import Geometry, batch_first
-from ..ops.pool import MaxPool2d, index_dtype, overlaps
+from ..ops.more.pool import OverlappingMaxPool2d
+from ..ops.pool import MaxPool2d, index_dtype
 from ..precision import store, widen
 from . import kernel, made
 from .kernels import Kernels
@@ -17,7 +18,7 @@ KERNELS = Kernels(__file__)
 
 
 @kernel(MaxPool2d.forward)
-def max_pool2d_forward(op: MaxPool2d, x: Array, *, geometry: Geometry, indices: bool) -> Any:
+def max_pool2d_forward(op: MaxPool2d, x: Array, *, geometry: Geometry) -> Any:
     if not _fits(x.shape, geometry):
         return NotImplemented
     op.shape = x.shape
@@ -26,19 +27,30 @@ def max_pool2d_forward(op: MaxPool2d, x: Array, *, geometry: Geometry, indices: 
     index = op.xp.empty(y.shape, index_dtype(geometry))
     _launch("max_pool2d_forward", y, (x, y, index), *windows)
     op.save(index)
-    y = store(widen(y), like=y) if here.inside else y  # told as the definition tells it, who compares in FP32
-    return (batch_first(y), batch_first(op.places(index))) if indices else batch_first(y)
+    # told as the definition tells it, who compares in FP32
+    return batch_first(store(widen(y), like=y) if here.inside else y)
+
+
+@kernel(OverlappingMaxPool2d.forward)
+def overlapping_forward(op: OverlappingMaxPool2d, x: Array, *, geometry: Geometry, indices: bool) -> Any:
+    y = max_pool2d_forward(op, x, geometry=geometry)
+    return (y, batch_first(op.places(op.saved[0]))) if indices and y is not NotImplemented else y
+
+
+@kernel(OverlappingMaxPool2d.backward)
+def overlapping_backward(op: OverlappingMaxPool2d, dy: Array, _: None = None) -> Array:
+    return max_pool2d_backward(op, dy)
 
 
 @kernel(MaxPool2d.backward)
-def max_pool2d_backward(op: MaxPool2d, dy: Array, _: None = None) -> Array:
+def max_pool2d_backward(op: MaxPool2d, dy: Array) -> Array:
     if not _fits(op.shape, op.geometry):
         return NotImplemented
     index, dy = op.xp.ascontiguousarray(op.saved[0]), images_last(op.xp, dy)
     n, c, h, w = op.shape
     dx = made(dy, (c, h, w, n))
     _launch("max_pool2d_backward", dx, (dy, index, dx), *_windows(op.geometry, op.shape))
-    if here.inside and not overlaps(op.geometry):  # values of dy: nothing to tell
+    if here.inside and not isinstance(op, OverlappingMaxPool2d):  # values of dy: nothing to tell
         return batch_first(op.device.cast(dx, dy.dtype))  # rounds: never, they were FP16
     return batch_first(store(dx, like=dy))
 

@@ -185,14 +185,14 @@ TOPICS: dict[str, Topic] = {
         source="NVG 2.3.1 and 5.4.2, MPT 3.3",
         read="ops.norm.BatchNorm.forward ops.norm.Running.update parameter.storage_of",
         decisions="batch-norm-statistics batch-norm-parameters",
-        words="BatchNorm, FixedNorm, running statistics, running mean, running variance",
+        words="BatchNorm, running statistics, running mean, running variance",
     ),
     "layer norm": Topic(
         "FP16 in and out; the sums over a row or group, the root and the division in FP32, and so are weight and bias. "
         "Nothing is kept from step to step.",
         "The squares leave FP16 long before their mean's root does, and their sum stalls like any other in FP16.",
         source="NVG 2.3.1, MPT 3.3",
-        read="ops.norm.LayerNorm.forward parameter.storage_of",
+        read="ops.more.norm.LayerNorm.forward parameter.storage_of",
         decisions="batch-norm-parameters",
         words="norm, normalisation, normalization, LayerNorm, GroupNorm, RMSNorm",
     ),

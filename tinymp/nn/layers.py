@@ -16,7 +16,7 @@ from .functions import described
 from .init import parameter
 from .module import Module
 
-__all__ = ["Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d", "Embedding", "Linear"]
+__all__ = ["Conv2d", "ConvTranspose2d", "Embedding", "Linear"]
 
 
 class Linear(Module):
@@ -53,7 +53,7 @@ def _reset(weight: Parameter, bias: Parameter | None) -> None:
         init.uniform_(bias, -r, r)
 
 
-class _Conv(Module):
+class Conv(Module):
     op: ClassVar[Callable[..., Tensor]]
     axes: ClassVar[int]  # spatial axes
     transposed: ClassVar[bool] = False
@@ -112,17 +112,7 @@ class _Conv(Module):
         return ", ".join([f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}", *changed])
 
 
-class Conv1d(_Conv):
-    """1-d cross-correlation. weight: (out_channels, in_channels / groups, k); input: (N, C, L).
-
-    See `ops.conv1d`. Weight and bias start uniform on [-r, r), r = 1 / sqrt(in_channels / groups * k).
-    padding_mode: only "zeros".
-    """
-
-    axes, op = 1, staticmethod(ops.conv1d)
-
-
-class Conv2d(_Conv):
+class Conv2d(Conv):
     """2-d cross-correlation. weight: (out_channels, in_channels / groups, kh, kw); input: (N, C, H, W).
 
     See `ops.conv2d`. Weight and bias start uniform on [-r, r), r = 1 / sqrt(in_channels / groups * kh kw).
@@ -132,7 +122,7 @@ class Conv2d(_Conv):
     axes, op = 2, staticmethod(ops.conv2d)
 
 
-class _ConvTranspose(_Conv):
+class ConvTranspose(Conv):
     transposed = True
 
     def __init__(
@@ -155,16 +145,7 @@ class _ConvTranspose(_Conv):
         return self.stride, self.padding, self.output_padding, self.groups, self.dilation
 
 
-class ConvTranspose1d(_ConvTranspose):
-    """The transposed convolution over one axis. weight: (in_channels, out_channels / groups, k); input: (N, C, L).
-
-    See `ops.conv_transpose1d` and `ConvTranspose2d`.
-    """
-
-    axes, op = 1, staticmethod(ops.conv_transpose1d)
-
-
-class ConvTranspose2d(_ConvTranspose):
+class ConvTranspose2d(ConvTranspose):
     """The transposed convolution. weight: (in_channels, out_channels / groups, kh, kw). See `ops.conv_transpose2d`.
 
     Weight and bias start uniform on [-r, r), r = 1 / sqrt(out_channels / groups * kh kw). padding_mode: only "zeros".

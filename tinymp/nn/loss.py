@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import ops
 from .functions import Function
 
-__all__ = ["BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "MSELoss"]
+__all__ = ["BCEWithLogitsLoss", "CrossEntropyLoss", "MSELoss"]
 
 
 class CrossEntropyLoss(Function, op=ops.cross_entropy, inputs=2):
@@ -18,7 +18,3 @@ class MSELoss(Function, op=ops.mse_loss, inputs=2, without=("weight",)):
 
 class BCEWithLogitsLoss(Function, op=ops.binary_cross_entropy_with_logits, inputs=2):
     """Binary cross entropy of sigmoid(input). See `ops.binary_cross_entropy_with_logits`."""
-
-
-class BCELoss(Function, op=ops.binary_cross_entropy, inputs=2):
-    """Binary cross entropy of probabilities. See `ops.binary_cross_entropy`."""

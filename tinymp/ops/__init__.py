@@ -16,18 +16,18 @@ from ..grad_mode import no_grad as _no_grad
 from . import convert
 from .activation import leaky_relu, relu
 from .compare import *
-from .conv import conv1d, conv2d, conv_transpose1d, conv_transpose2d
+from .conv import conv2d, conv_transpose2d
 from .create import arange, empty, empty_like, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
-from .dot import bmm, linear, matmul, mm
+from .dot import linear, matmul
 from .dropout import dropout
 from .embedding import embedding
 from .index import getitem, setitem
 from .loss import *
-from .norm import batch_norm, layer_norm
+from .norm import batch_norm
 from .pointwise import *
 from .pool import max_pool2d
 from .random import rand, rand_like, randint, randn, randn_like, randperm
-from .recurrent import lstm_cell, lstm_layer
+from .recurrent import lstm_layer
 from .reduce import amax, amin, argmax, argmin, cumsum, max, mean, min, std, sum, var
 from .shape import *
 from .softmax import log_softmax, softmax
@@ -40,11 +40,11 @@ METHODS: tuple[Any, ...] = (
     *(add, sub, mul, div, pow, neg, abs, exp, log, sqrt, rsqrt, square, reciprocal, maximum, minimum, clamp),
     *(sin, cos, sign, clip, masked_fill, sum, mean, std, var, amax, amin, max, min, argmax, argmin, cumsum),
     *(reshape, flatten, transpose, permute, squeeze, unsqueeze, expand, split, chunk, view, contiguous),
-    *(matmul, mm, bmm, softmax, log_softmax, relu, sigmoid, tanh),
+    *(matmul, softmax, log_softmax, relu, sigmoid, tanh),
     *(eq, ne, lt, le, gt, ge, logical_not, logical_and, logical_or, isnan, isinf, isfinite, all, any),
 )
 # in ops/more
-HELD_METHODS = "argsort flip gather index_select logsumexp norm prod repeat scatter sort topk tril triu unbind"
+HELD_METHODS = "argsort bmm flip gather index_select logsumexp mm norm prod repeat scatter sort topk tril triu unbind"
 IN_PLACE: tuple[Any, ...] = (add, sub, mul, div, clamp, masked_fill)  # x.add_(y) writes add(x, y) into x
 _FUNCTIONS: Any = (add, sub, mul, pow, matmul, neg, abs, eq, ne, lt, le, gt, ge, getitem, setitem)
 OPERATORS: dict[str, Any] = {function.__name__: function for function in _FUNCTIONS} | {"truediv": div}
@@ -137,6 +137,7 @@ def _reflected(function: Any) -> Any:
 if TYPE_CHECKING:
     from .more.arithmetic import *
     from .more.attention import scaled_dot_product_attention
+    from .more.conv import conv1d, conv_transpose1d
     from .more.ctc import ctc_loss
     from .more.einsum import einsum
     from .more.embedding_bag import embedding_bag
@@ -148,6 +149,7 @@ if TYPE_CHECKING:
     from .more.pad import *
     from .more.pool import *
     from .more.random import *
+    from .more.recurrent import lstm_cell
     from .more.reduce import *
     from .more.resize import interpolate, pixel_shuffle
     from .more.shape import *

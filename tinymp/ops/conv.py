@@ -29,6 +29,7 @@ from ..precision import DOT, add_to, gemm, reduce, store, unrounded, widen
 from ..tensor import Tensor
 
 Pair = tuple[int, ...]  # (height, width)
+by_device = replaceable(lambda x: backend.of(x).name)
 
 
 class Geometry(NamedTuple):
@@ -80,17 +81,18 @@ def taps(padded: Array, g: Geometry) -> Iterator[tuple[int, int, Array]]:
         yield *place, padded[:, rows, across]
 
 
-@replaceable(lambda xp: "gpu" if xp is backend.gpu.xp else "cpu")
-def columns(xp: Any, x: Array, g: Geometry) -> Array:
+@by_device
+def columns(x: Array, g: Geometry) -> Array:
     """The columns (groups, C kh kw / groups, OH OW N) of x (C, H, W, N)."""
+    xp = backend.of(x).xp
     seen = xp.stack([view for _, _, view in taps(pad_spatial(xp, x, g.pads), g)], 1)  # C, kh kw, OH, OW, N
     return seen.reshape(g.groups, prod(seen.shape[:2]) // g.groups, prod(seen.shape[2:]))
 
 
-@replaceable(lambda xp: "gpu" if xp is backend.gpu.xp else "cpu")
-def fold(xp: Any, columns: Array, shape: tuple, g: Geometry, like: Array, accumulator: str = "reduce") -> Array:
+@by_device
+def fold(columns: Array, shape: tuple, g: Geometry, like: Array, accumulator: str = "reduce") -> Array:
     """x (C, H, W, N), in FP32, of its columns in FP32: each value is added where it was read."""
-    c, h, w, n = shape
+    xp, (c, h, w, n) = backend.of(columns).xp, shape
     total = xp.zeros((c, *g.padded(h, w), n), columns.dtype)
     columns = columns.reshape(c, *g.kernel, *g.output(h, w), n)
     for i, j, seen in taps(total, g):
@@ -103,23 +105,26 @@ def grouped(x: Array, g: Geometry) -> Array:
     return x.reshape(g.groups, x.shape[0] // g.groups, prod(x.shape[1:]))
 
 
-def correlate(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry) -> Array:
+def correlate(x: Array, w: Array, bias: Array | None, g: Geometry) -> Array:
     """y (O, OH, OW, N) of x (C, H, W, N) and w (O, C / groups, kh, kw)."""
-    y = gemm(grouped(w, g), columns(xp, x, g), None if bias is None else grouped(bias, g))
+    y = gemm(grouped(w, g), columns(x, g), None if bias is None else grouped(bias, g))
     return y.reshape(w.shape[0], *g.output(*x.shape[1:3]), x.shape[3])
 
 
-@replaceable(lambda xp: "gpu" if xp is backend.gpu.xp else "cpu")
-def spread(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometry, size: Pair) -> Array:
-    """dx (C, H, W, N) of y (O, OH, OW, N) and w (O, C / groups, kh, kw): every y_o W_o is added in its place."""
+@by_device
+def spread(y: Array, w: Array, bias: Array | None, g: Geometry, size: Pair) -> Array:
+    """dx (C, H, W, N) of y (O, OH, OW, N) and w (O, C / groups, kh, kw): every y_o W_o is added in its place.
+
+    The input gradient of a convolution, and the forward of a transposed one.
+    """
     columns = gemm(grouped(w, g).swapaxes(1, 2), grouped(y, g), wide=True)
-    x = fold(xp, columns, (w.shape[1] * g.groups, *size, y.shape[3]), g, like=w, accumulator="accumulate")
+    x = fold(columns, (w.shape[1] * g.groups, *size, y.shape[3]), g, like=w, accumulator="accumulate")
     return store(x if bias is None else x + widen(bias).reshape(-1, 1, 1, 1), like=w)
 
 
-def weight_gradient(xp: Any, x: Array, y: Array, w: Array, g: Geometry) -> Array:
+def weight_gradient(x: Array, y: Array, w: Array, g: Geometry) -> Array:
     """dW, like w, of the input x (C, H, W, N) and the output gradient y (O, OH, OW, N)."""
-    return gemm(grouped(y, g), columns(xp, x, g).swapaxes(1, 2)).reshape(w.shape)
+    return gemm(grouped(y, g), columns(x, g).swapaxes(1, 2)).reshape(w.shape)
 
 
 def bias_gradient(xp: Any, dy: Array, like: Target) -> Array:
@@ -138,13 +143,13 @@ class Conv2d(Op):
 
     def forward(self, x: Array, w: Array, b: Array | None, *, geometry: Geometry) -> Array:
         self.save(x, w)
-        return batch_first(correlate(self.xp, images_last(self.xp, x), w, b, geometry))
+        return batch_first(correlate(images_last(self.xp, x), w, b, geometry))
 
     def backward(self, dy: Array) -> tuple:
         (x, w), (like_x, like_w, like_b), g = self.saved, self.targets, self.geometry
         images, y = images_last(self.xp, x), images_last(self.xp, dy)
-        dx = batch_first(spread(self.xp, y, w, None, g, x.shape[2:])) if like_x else None
-        dw = weight_gradient(self.xp, images, y, w, g) if like_w else None
+        dx = batch_first(spread(y, w, None, g, x.shape[2:])) if like_x else None
+        dw = weight_gradient(images, y, w, g) if like_w else None
         return dx, dw, bias_gradient(self.xp, dy, like_b) if like_b else None
 
 
@@ -159,79 +164,53 @@ class ConvTranspose2d(Op):
 
     def forward(self, x: Array, w: Array, b: Array | None, *, geometry: Geometry, size: Pair) -> Array:
         self.save(x, w)
-        return batch_first(spread(self.xp, images_last(self.xp, x), w, b, geometry, size))
+        return batch_first(spread(images_last(self.xp, x), w, b, geometry, size))
 
     def backward(self, dy: Array) -> tuple:
         (x, w), (like_x, like_w, like_b), g = self.saved, self.targets, self.geometry
         images, y = images_last(self.xp, x), images_last(self.xp, dy)
-        dx = batch_first(correlate(self.xp, y, w, None, g)) if like_x else None
-        dw = weight_gradient(self.xp, y, images, w, g) if like_w else None
+        dx = batch_first(correlate(y, w, None, g)) if like_x else None
+        dw = weight_gradient(y, images, w, g) if like_w else None
         return dx, dw, bias_gradient(self.xp, dy, like_b) if like_b else None
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
 
 
-def pair(op: str, name: str, value: Any, n: int, least: int) -> Pair:
-    """One or n = 1 or 2 integers from `least` to LONGEST, as a pair: a 1-d convolution is a 2-d one of height 1."""
-    return (least,) * (2 - n) + integers(op, name, value, n, least, LONGEST)
+def pair(op: str, name: str, value: Any, least: int) -> Pair:
+    """One or two integers from `least` to LONGEST, as a pair."""
+    return integers(op, name, value, 2, least, LONGEST)
 
 
-def geometry_of(
-    op: str, n: int, shape: Pair, kernel: Pair, groups: int, stride: Any, padding: Any, dilation: Any
-) -> Geometry:
-    """The Geometry of n = 1 or 2 spatial axes; ValueError if no window fits."""
-    strides, dilations = pair(op, "stride", stride, n, 1), pair(op, "dilation", dilation, n, 1)
-    pads: tuple[Pair, ...]
-    if isinstance(padding, str):
-        if padding not in ("same", "valid"):
-            raise ValueError(f"{op}: expected `padding` to be integers, 'same' or 'valid', got {padding!r}")
-        if padding == "same" and max(strides) > 1:
-            raise ValueError(f"{op}: padding='same' needs stride 1, got {stride!r}")
-        spans = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilations, kernel)]
-        pads = tuple([(span // 2, span - span // 2) for span in spans])  # the odd one goes to the right and bottom
-    else:
-        pads = tuple([(p, p) for p in pair(op, "padding", padding, n, 0)])
-    g = Geometry(kernel, strides, pads, dilations, groups)
+def geometry_of(op: str, shape: Pair, kernel: Pair, stride: Any, padding: Any, dilation: Any, groups: int) -> Geometry:
+    """The Geometry of windows in images of this shape; ValueError if none fits."""
+    strides, dilations = pair(op, "stride", stride, 1), pair(op, "dilation", dilation, 1)
+    named = isinstance(padding, str)
+    if named and padding != "valid" and (padding != "same" or strides != (1, 1)):
+        raise ValueError(f"{op}: expected `padding` to be integers, 'valid' or, with stride 1, 'same', got {padding!r}")
+    # of "same" the odd one goes to the right and bottom
+    spans = [d * (k - 1) * (named and padding == "same") for d, k in zip(dilations, kernel)]
+    sides = [(n // 2, n - n // 2) for n in spans] if named else [(p, p) for p in pair(op, "padding", padding, 0)]
+    g = Geometry(kernel, strides, tuple(sides), dilations, groups)
     if min(g.output(*shape)) < 1:
-        raise ValueError(
-            f"{op}: the kernel {kernel[-n:]} with dilation {dilations[-n:]} does not fit the input of {shape[-n:]} "
-            f"with padding {padding!r}"
-        )
+        fits = f"the kernel {kernel} with dilation {dilations} does not fit"
+        raise ValueError(f"{op}: {fits} the input of {tuple(shape)} with padding {padding!r}")
     return g
 
 
-def _operands(
-    op: str, n: int, input: Any, weight: Any, bias: Any, groups: Any, transposed: bool = False
-) -> tuple[Tensor, Tensor, int]:
-    """input with a batch axis and weight, both with two spatial axes, and groups; ValueError if they do not fit."""
-    x, w = with_axes(op, "input", input, n + 2, n + 1), with_axes(op, "weight", weight, n + 2)
-    x, (groups,) = x if x.ndim == n + 2 else x.unsqueeze(0), integers(op, "groups", groups, 1, 1)
-    (inputs, outputs), found = (w.shape[1] * groups, w.shape[0]), f"(input is {x.shape}, weight is {w.shape})"
-    if transposed:
-        inputs, outputs = outputs, inputs
-    if x.shape[1] != inputs:
-        expected = "weight.shape[0]" if transposed else "weight.shape[1] * groups"
-        raise ValueError(f"{op}: expected input.shape[1] == {expected}, got {x.shape[1]} and {inputs} {found}")
-    if w.shape[0] % groups:
-        raise ValueError(f"{op}: expected weight.shape[0] to be a multiple of groups, got {w.shape[0]} and {groups}")
-    if 0 in x.shape[2:] or 0 in w.shape[2:] or not outputs:
-        raise ValueError(f"{op}: expected no axis of length 0 but batch and input channels {found}")
+def _operands(op: str, input: Any, weight: Any, bias: Any, groups: Any, transposed: bool) -> tuple:
+    """input with a batch axis, weight, and groups; ValueError if they do not fit."""
+    x, w = with_axes(op, "input", input, 4, 3), with_axes(op, "weight", weight, 4)
+    (groups,), found = integers(op, "groups", groups, 1, 1), f"(input is {x.shape}, weight is {w.shape})"
+    given = ("weight.shape[0]", w.shape[0]), ("weight.shape[1] * groups", w.shape[1] * groups)
+    (expected, inputs), (_, outputs) = given if transposed else given[::-1]
+    if x.shape[-3] != inputs:
+        raise ValueError(f"{op}: expected input.shape[1] == {expected}, got {x.shape[-3]} and {inputs} {found}")
+    if w.shape[0] % groups or not min(*x.shape[-2:], *w.shape[2:], outputs):
+        fits = f"weight.shape[0] to be a multiple of groups ({groups}), and no axis of length 0 but batch and input"
+        raise ValueError(f"{op}: expected {fits} channels {found}")
     shaped(op, "bias", bias, (outputs,))
-    return (x, w, groups) if n == 2 else (x.unsqueeze(2), w.unsqueeze(2), groups)
-
-
-def _as_given(y: Tensor, n: int, input: Tensor) -> Tensor:
-    """The result y (N, O, OH, OW) with the axes that input has."""
-    y = y if n == 2 else y.squeeze(2)
-    return y if input.ndim == n + 2 else y.squeeze(0)
-
-
-def _conv(op: str, n: int, input: Any, weight: Any, bias: Any, groups: Any, *options: Any) -> Tensor:
-    """The convolution over n = 1 or 2 axes; options: stride, padding, dilation."""
-    x, w, groups = _operands(op, n, input, weight, bias, groups)
-    g = geometry_of(op, n, x.shape[2:], w.shape[2:], groups, *options)
-    return _as_given(Conv2d.apply(x, w, bias, geometry=g), n, input)
+    return x if x.ndim == 4 else x.unsqueeze(0), w, groups
 
 
 def conv2d(
@@ -249,20 +228,10 @@ def conv2d(
     padding: likewise, or "valid" (none) or "same" (output as large as input, stride 1). Returns (N, O, OH, OW) with
     OH = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1. ValueError if shapes or sizes do not fit.
     """
-    return _conv("conv2d", 2, input, weight, bias, groups, stride, padding, dilation)
-
-
-def conv1d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Tensor:
-    """1-d cross-correlation: `conv2d` of height 1. input: (N, C, L) or (C, L); weight: (O, C / groups, k)."""
-    return _conv("conv1d", 1, input, weight, bias, groups, stride, padding, dilation)
+    x, w, groups = _operands("conv2d", input, weight, bias, groups, transposed=False)
+    g = geometry_of("conv2d", x.shape[2:], w.shape[2:], stride, padding, dilation, groups)
+    y = Conv2d.apply(x, w, bias, geometry=g)
+    return y if input.ndim == 4 else y.squeeze(0)
 
 
 def conv_transpose2d(
@@ -280,36 +249,17 @@ def conv_transpose2d(
     input: (N, C, H, W) or (C, H, W); weight: (C, O / groups, kh, kw); bias: (O,). Returns (N, O, OH, OW) with
     OH = (H - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1. ValueError if shapes or sizes do not fit.
     """
-    return _transposed("conv_transpose2d", 2, input, weight, bias, groups, stride, padding, output_padding, dilation)
-
-
-def conv_transpose1d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Tensor:
-    """`conv_transpose2d` of height 1. input: (N, C, L) or (C, L); weight: (C, O / groups, k); bias: (O,)."""
-    return _transposed("conv_transpose1d", 1, input, weight, bias, groups, stride, padding, output_padding, dilation)
-
-
-def _transposed(op: str, n: int, input: Any, weight: Any, bias: Any, groups: Any, *options: Any) -> Tensor:
-    """The transposed convolution over n = 1 or 2 axes; options: stride, padding, output_padding, dilation."""
-    x, w, groups = _operands(op, n, input, weight, bias, groups, transposed=True)
-    least = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1}
-    strides, pads, extra, dilations = [pair(op, name, v, n, least[name]) for name, v in zip(least, options)]
-    if any(e >= s and e >= d for e, s, d in zip(extra, strides, dilations)):
-        raise ValueError(
-            f"{op}: expected output_padding below stride or dilation, got {extra[-n:]}, {strides[-n:]} and "
-            f"{dilations[-n:]}"
-        )
-    g = Geometry(w.shape[2:], strides, tuple([(p, p) for p in pads]), dilations, groups, x.shape[2:])
-    sides = zip(x.shape[2:], strides, pads, dilations, g.kernel, extra)
+    op = "conv_transpose2d"
+    x, w, groups = _operands(op, input, weight, bias, groups, transposed=True)
+    strides, dilations = pair(op, "stride", stride, 1), pair(op, "dilation", dilation, 1)
+    pads, extra = pair(op, "padding", padding, 0), pair(op, "output_padding", output_padding, 0)
+    if any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations)):
+        got = f"{extra}, {strides} and {dilations}"
+        raise ValueError(f"{op}: expected output_padding below stride or dilation, got {got}")
+    sides = zip(x.shape[2:], strides, pads, dilations, w.shape[2:], extra)
     size = tuple([(m - 1) * s - 2 * p + d * (k - 1) + e + 1 for m, s, p, d, k, e in sides])
     if min(size) < 1:
-        raise ValueError(f"{op}: padding {pads[-n:]} leaves nothing of the output: its size would be {size[-n:]}")
-    return _as_given(ConvTranspose2d.apply(x, w, bias, geometry=g, size=size), n, input)
+        raise ValueError(f"{op}: padding {pads} leaves nothing of the output: its size would be {size}")
+    g = Geometry(w.shape[2:], strides, tuple([(p, p) for p in pads]), dilations, groups, x.shape[2:])
+    y = ConvTranspose2d.apply(x, w, bias, geometry=g, size=size)
+    return y if input.ndim == 4 else y.squeeze(0)

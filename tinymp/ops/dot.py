@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from ..arguments import floating, shaped, with_axes
+from ..arguments import floating, shaped
 from ..autograd import Array, Op
+from ..backend.extras import held
 from ..precision import DOT, gemm, reduce, store, unrounded
 from ..tensor import Tensor
 from .pointwise import sum_to
@@ -63,39 +64,11 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
     are batches and broadcast. ValueError if the inner lengths or the batches do not match.
     """
     a, b = floating("matmul", "input", input), floating("matmul", "other", other)
-    if not a.ndim or not b.ndim:
-        raise ValueError(f"matmul: expected at least one axis on each side, got {a.shape} and {b.shape}; use mul")
-    inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
-    if a.shape[-1] != inner:
-        raise ValueError(
-            f"matmul: expected input.shape[-1] == other.shape[{-2 if b.ndim > 1 else 0}], got {a.shape[-1]} and "
-            f"{inner} (input is {a.shape}, other is {b.shape})"
-        )
-    matrix_a = a.reshape(1, -1) if a.ndim == 1 else a
-    matrix_b = b.reshape(-1, 1) if b.ndim == 1 else b
-    batches = matrix_a.shape[:-2], matrix_b.shape[:-2]
-    if any(m != n and 1 not in (m, n) for m, n in zip(batches[0][::-1], batches[1][::-1])):
-        raise ValueError(f"matmul: expected batch axes that broadcast, got {batches[0]} and {batches[1]}")
-    if matrix_a.ndim > 2 and matrix_b.ndim == 2:  # one product over all batches, not one per batch
-        rows = MatMul.apply(matrix_a.reshape(prod(matrix_a.shape[:-1]), matrix_a.shape[-1]), matrix_b)
-        c = rows.reshape(*matrix_a.shape[:-1], matrix_b.shape[-1])
-    else:
-        c = MatMul.apply(matrix_a, matrix_b)
-    shape = c.shape[:-2] + (c.shape[-2:-1] if a.ndim > 1 else ()) + (c.shape[-1:] if b.ndim > 1 else ())
-    return c if shape == c.shape else c.reshape(shape)
-
-
-def mm(input: Tensor, mat2: Tensor) -> Tensor:
-    """The product of two matrices; ValueError for anything but matrices (see `matmul`)."""
-    return matmul(with_axes("mm", "input", input, 2), with_axes("mm", "mat2", mat2, 2))
-
-
-def bmm(input: Tensor, mat2: Tensor) -> Tensor:
-    """The products of two equally long batches of matrices; ValueError otherwise (see `matmul`)."""
-    a, b = with_axes("bmm", "input", input, 3), with_axes("bmm", "mat2", mat2, 3)
-    if a.shape[0] != b.shape[0]:
-        raise ValueError(f"bmm: expected equally long batches, got {a.shape} and {b.shape}")
-    return matmul(a, b)
+    if not a.ndim or not b.ndim or a.shape[-1] != b.shape[-2:][0]:
+        inner = "input.shape[-1] == other.shape[-2] (of a vector: shape[0])"
+        raise ValueError(f"matmul: expected {inner}, got {a.shape} and {b.shape}")
+    stacks = min(a.ndim, b.ndim) > 1 and (a.ndim == 2 or b.ndim > 2)  # else one product over all rows, by more
+    return (MatMul.apply if stacks else held("ops.dot.flattened"))(a, b)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -1,26 +1,27 @@
-"""Normalisation: FP16 in and out, statistics and the adjustment of values in FP32 (NVG section 2.3.1, MPT section 3.3).
+"""Batch norm: FP16 in and out, statistics and the adjustment of values in FP32 (NVG section 2.3.1, MPT section 3.3).
 
 Weights, biases and running statistics stay in FP32 under MIXED (`Policy.norm`); they are small, and their gradients
-are sums over the whole batch.
+are sums over the whole batch. Other norms are in more/norm.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import Any
 
-from .. import backend
-from ..arguments import flag, floating, integers, number, shaped, tensor
+from ..arguments import flag, floating, number, shaped, tensor
 from ..autograd import Array, Op, Target
+from ..backend.extras import held
 from ..dtypes import FLOATING, float64
-from ..precision import POINTWISE, REDUCTION, reduce, store, widen
+from ..precision import REDUCTION, reduce, store, widen
 from ..tensor import Tensor
 
 
 @dataclass
 class Running:
-    """The running statistics that a training batch moves, in place: a captured CUDA graph finds them where they were.
+    """The running statistics: those that evaluation uses, or that a training batch moves, in place: a captured CUDA
+    graph finds them where they were.
 
     running <- (1 - momentum) running + momentum batch, with the unbiased variance, and count <- count + 1.
     """
@@ -28,7 +29,7 @@ class Running:
     mean: Array | None
     var: Array | None
     count: Array | None
-    momentum: Any  # a number, or an array without axes
+    momentum: Any  # a number, or an array without axes; None: they are used, and do not move
 
     def update(self, mean: Array, var: Array, n: int) -> None:
         """Follow a batch of n values per channel with this mean and (biased) variance."""
@@ -44,6 +45,7 @@ class BatchNorm(Op):
 
     db = sum dy, dw = sum dy xhat, dx = w rstd (dy - db / n - xhat dw / n), with xhat = (x - mean) rstd.
     x: (N, C, ...), w, b: (C,) or None. The variance is the mean of (x - mean)^2: two passes, but nothing cancels.
+    In evaluation with the running statistics, which do not follow x: dx = w rstd dy.
     """
 
     kind = REDUCTION
@@ -51,56 +53,28 @@ class BatchNorm(Op):
     fp32 = ("weight", "bias")
 
     def forward(self, x: Array, w: Array | None, b: Array | None, *, eps: float, running: Running) -> Array:
-        axes, wide = all_but_channel(x), widen(x)
-        mean = reduce(wide, axes, "mean", like=x)
+        axes, wide, moves = all_but_channel(x), widen(x), running.momentum is not None
+        mean = reduce(wide, axes, "mean", like=x) if moves else per_channel(running.mean, x).copy()
         centered = wide - mean
-        var = reduce(centered * centered, axes, "mean", like=x)
+        var = reduce(centered * centered, axes, "mean", like=x) if moves else per_channel(running.var, x)
         rstd = 1 / self.xp.sqrt(var + eps)
         self.save(x, w, statistics=(mean, rstd))
-        running.update(mean, var, x.size // x.shape[1])
+        if moves:
+            running.update(mean, var, x.size // x.shape[1])
         centered *= rstd if w is None else rstd * per_channel(w, x)
         return store(centered if b is None else centered + per_channel(b, x), like=x)
 
     def backward(self, dy: Array) -> tuple:
         (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
-        axes, n, wide, centered = all_but_channel(x), x.size // x.shape[1], widen(dy), widen(x) - mean
+        axes, wide, centered = all_but_channel(x), widen(dy), widen(x) - mean
         db = reduce(wide, axes, "sum", like=x)
         dw = reduce(wide * centered, axes, "sum", like=x) * rstd
         scale = rstd if w is None else rstd * per_channel(w, x)
+        n = inf if self.running.momentum is None else x.size // x.shape[1]  # of many values, one moves no statistics
         centered *= scale * rstd * dw / -n
         centered -= scale * db / n
         centered += wide * scale
         return store(centered, like=dy) if like_x else None, of_argument(dw, like_w), of_argument(db, like_b)
-
-
-class FixedNorm(Op):
-    """y = (x - mean) rstd w + b with running statistics (evaluation): an affine map;  dx = w rstd dy."""
-
-    kind = POINTWISE
-    name = "batch_norm"
-    arguments = ("input", "running_mean", "running_var", "weight", "bias")
-    fp32 = ("running_mean", "running_var", "weight", "bias")
-
-    def forward(self, x: Array, mean: Array, var: Array, w: Array | None, b: Array | None, *, eps: float) -> Array:
-        mean = per_channel(mean, x).copy()  # training may move the running one before backward
-        rstd = 1 / self.xp.sqrt(per_channel(var, x) + eps)
-        self.save(x, w, statistics=(mean, rstd))
-        scale, shift = rstd if w is None else rstd * per_channel(w, x), per_channel(b, x)
-
-        def normal(x: Array, mean: Array, scale: Array, shift: Array | None) -> Array:
-            y = (widen(x) - mean) * scale
-            return store(y if shift is None else y + shift, like=x)
-
-        return self.device.map(normal, x, mean, scale, shift)
-
-    def backward(self, dy: Array) -> tuple:
-        (x, w), (mean, rstd), (like_x, _, _, like_w, like_b) = self.saved, self.statistics, self.targets
-        axes, wide = all_but_channel(x), widen(dy)
-        scale = rstd if w is None else rstd * per_channel(w, x)
-        dx = self.device.map(lambda dy, s: store(widen(dy) * s, like=like_x), dy, scale) if like_x else None
-        dw = reduce(wide * ((widen(x) - mean) * rstd), axes, "sum", like=x) if like_w else None
-        db = reduce(wide, axes, "sum", like=x) if like_b else None
-        return dx, None, None, of_argument(dw, like_w), of_argument(db, like_b)
 
 
 def all_but_channel(x: Array) -> tuple[int, ...]:
@@ -116,35 +90,6 @@ def per_channel(v: Array | None, x: Array) -> Any:
 def of_argument(g: Any, like: Target | None) -> Array | None:
     """The gradient g in the shape and dtype of its argument; None for one that wants none."""
     return None if like is None else store(g.reshape(like.shape), like=like)
-
-
-class LayerNorm(Op):
-    """y = (x - mean) rstd w + b over the last axes (Ba et al., 2016);  gradients as in BatchNorm."""
-
-    kind = REDUCTION
-    name = "layer_norm"
-    fp32 = ("weight", "bias")
-
-    def forward(self, x: Array, w: Array | None, b: Array | None, *, axes: tuple, eps: float) -> Array:
-        mean = reduce(x, axes, "mean")
-        centered = widen(x) - mean
-        rstd = 1 / self.xp.sqrt(reduce(centered * centered, axes, "mean", like=x) + eps)
-        self.save(x, w, statistics=(mean, rstd))
-        y = centered * rstd if w is None else centered * rstd * widen(w)
-        return store(y if b is None else y + widen(b), like=x)
-
-    def backward(self, dy: Array) -> tuple:
-        (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
-        outer, wide = self.outer(x), widen(dy)
-        xhat, g = (widen(x) - mean) * rstd, wide if w is None else wide * widen(w)
-        dw = reduce(wide * xhat, outer, "sum", like=x) if like_w else None
-        db = reduce(wide, outer, "sum", like=x) if like_b else None
-        dx = g - reduce(g, self.axes, "mean", like=x) - xhat * reduce(g * xhat, self.axes, "mean", like=x)
-        return of_argument(dx * rstd, like_x), of_argument(dw, like_w), of_argument(db, like_b)
-
-    def outer(self, x: Array) -> tuple[int, ...]:
-        """The axes along which w and b do not change."""
-        return tuple(range(x.ndim - len(self.axes)))
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
@@ -177,43 +122,19 @@ def batch_norm(
     training, eps = flag("batch_norm", "training", training), number("batch_norm", "eps", eps, 0)
     if getattr(momentum, "shape", None) != () or momentum.dtype not in FLOATING:  # else the factor of a plain average
         momentum = number("batch_norm", "momentum", momentum, 0, 1)
-    if num_batches_tracked is not None:
-        tensor("batch_norm", "num_batches_tracked", num_batches_tracked)
     for name, v in {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}.items():
         shaped("batch_norm", name, v, (x.shape[1],), "input.shape[1]")
         if v is not None and x.dtype == float64 != v.dtype:
             raise TypeError(f"batch_norm: expected {name} to be float64 like input, got {v.dtype}")
-    if not training:
-        if running_mean is None or running_var is None:
-            raise ValueError("batch_norm: expected running_mean and running_var when training=False")
-        return FixedNorm.apply(x, running_mean, running_var, weight, bias, eps=eps)
-    if prod((x.shape[0], *x.shape[2:])) == 1:
+    if not training and (running_mean is None or running_var is None):
+        raise ValueError("batch_norm: expected running_mean and running_var when training=False")
+    if training and prod((x.shape[0], *x.shape[2:])) == 1:
         raise ValueError(f"batch_norm: expected more than one value per channel when training, got input {x.shape}")
     moved = (running_mean, running_var, num_batches_tracked)
-    mean, var, count = (None if v is None else v.array for v in moved)
-    if x.numel():
-        y = BatchNorm.apply(x, weight, bias, eps=eps, running=Running(mean, var, count, momentum))
-    else:  # an empty batch: its own statistics would be nan, and any others will do
-        ones = Tensor(backend.of(x.array).xp.ones(x.shape[1], widen(x.array[:0]).dtype))
-        y = FixedNorm.apply(x, ones, ones, weight, bias, eps=eps)
-        if count is not None:
-            count[...] += 1
-    for v in moved:
+    mean, var, count = (None if v is None else tensor("batch_norm", "num_batches_tracked", v).array for v in moved)
+    norm = BatchNorm.apply if x.numel() or not training else held("ops.norm.of_empty_batch")
+    y = norm(x, weight, bias, eps=eps, running=Running(mean, var, count, momentum if training else None))
+    for v in moved if training else ():
         if v is not None:
             v.bump_version()
     return y
-
-
-def layer_norm(
-    input: Tensor, normalized_shape: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
-) -> Tensor:
-    """Normalise input over its last axes, whose lengths are normalized_shape; weight and bias have that shape too."""
-    x = floating("layer_norm", "input", input)
-    shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
-    shape = integers("layer_norm", "normalized_shape", shape, len(shape), 0)
-    if x.shape[x.ndim - len(shape) :] != shape or not shape:
-        raise ValueError(f"layer_norm: expected input.shape to end in normalized_shape {shape}, got {x.shape}")
-    for name, v in (("weight", weight), ("bias", bias)):
-        shaped("layer_norm", name, v, shape, "normalized_shape")
-    eps = number("layer_norm", "eps", eps, 0)
-    return LayerNorm.apply(x, weight, bias, axes=tuple(range(x.ndim - len(shape), x.ndim)), eps=eps)

@@ -15,11 +15,12 @@ from tinymp import nn, ops, optim
 from tinymp.autograd import Op
 from tinymp.ops.convert import Move
 from tinymp.ops.loss import Elementwise, Labelled, Loss
+from tinymp.ops.more.loss import Weighing, Weighted
 from tinymp.ops.recurrent import Recurrent
 from tinymp.ops.unary import OPS, Unary
 from tinymp.tensor import Tensor
 
-ABSTRACT = {Op, Loss, Labelled, Elementwise, Unary, Recurrent}
+ABSTRACT = {Op, Loss, Labelled, Elementwise, Unary, Recurrent, Weighing, Weighted}
 
 
 def integers(*shape, below=3, seed=7):
@@ -107,6 +108,7 @@ CASES = {
     "unfold, then square": (lambda x: ops.square(ops.unfold(x, 1)), IMAGE),
     "reshape, then square": (lambda x: ops.square(x.reshape(-1).reshape(2, 6)[1:]), X),
     "max_pool2d": (lambda x: ops.max_pool2d(x, 2), IMAGE),
+    "max_pool2d, overlapping": (lambda x: ops.max_pool2d(x, 3, 1), IMAGE),
     "avg_pool2d": (lambda x: ops.avg_pool2d(x, 2), IMAGE),
     "adaptive_avg_pool2d": (lambda x: ops.adaptive_avg_pool2d(x, 3), IMAGE),
     "roi_align": (lambda x, b: ops.roi_align(x, b, 2), IMAGE, CONSTANT, REGIONS),
@@ -133,7 +135,9 @@ CASES = {
     "nll_loss": (ops.nll_loss, X, integers(3), CONSTANT, np.abs(randn(4))),
     "attention": (ops.scaled_dot_product_attention, randn(2, 3, 4), randn(2, 5, 4), randn(2, 5, 3)),
     "ctc_loss": (ops.ctc_loss, randn(4, 2, 3), np.array([[1, 2], [2, 1]]), np.array([4, 3]), np.array([2, 1])),
-    "mse_loss": (ops.mse_loss, X, X + 1),
+    "mse_loss": (ops.mse_loss, X, CONSTANT, X + 1),
+    "mse_loss, both": (ops.mse_loss, X, X + 1),
+    "logits": (ops.binary_cross_entropy_with_logits, X, CONSTANT, PROBABILITY),
     "weighted mse_loss": (lambda x, t, w: ops.mse_loss(x, t, weight=w), X, X + 1, CONSTANT, POSITIVE),
     "l1_loss": (ops.l1_loss, X, X + 1),
     "smooth_l1_loss": (ops.smooth_l1_loss, X, X + 1),

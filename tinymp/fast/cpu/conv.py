@@ -170,7 +170,7 @@ def spread(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometry, size: P
     most = 3 if small_run(g, w) else 1.5
     if o * prod(size) <= most * c * oh * ow * prod(g.stride):
         return spread_by_phases(xp, y, w, bias, g, size)
-    return definition.spread(xp, y, w, bias, g, size)
+    return definition.spread(y, w, bias, g, size)
 
 
 def spread_by_phases(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometry, size: Pair) -> Array:

@@ -12,20 +12,20 @@ from .recurrent import after, gradients, products, sigmoid, times
 
 
 @fast_path(GRU.forward)
-def gru_forward(op: GRU, x: Array, *given: Array, steps: Steps, reverse: bool) -> tuple:
+def gru_forward(op: GRU, x: Array, *given: Array, steps: Steps) -> tuple:
     h0, w_ih, w_hh, b_ih, b_hh = given
     xp, H = op.xp, w_hh.shape[1]
-    a = products(xp, x, w_ih, b_ih, steps)  # rows, 3 H: products now, gates after each step
+    a = products(x, w_ih, b_ih, steps)  # rows, 3 H: products now, gates after each step
     h = op.state(h0, H, x)
     first = h.copy()
     inner, outputs = xp.empty((len(a), H), x.dtype), xp.empty((len(a), H), x.dtype)
     wide_hh = widen(w_hh)
-    for rows, n in op.order:
+    for rows, n in steps.rows:
         gru_gates(xp, times(wide_hh, h[:n]), b_hh, h[:n], a[rows], inner[rows], outputs[rows])
         h = after(h, outputs[rows], steps)
-    y = steps.unpack(xp, outputs)
+    y = steps.unpack(outputs)
     op.save(x, w_ih, w_hh, first, store(a, like=x), inner, y)
-    return y, steps.unsort(xp, h)
+    return y, steps.unsort(h)
 
 
 def gru_gates(xp: Any, m: Array, b: Array | None, h_before: Array, a: Array, inner: Array, h: Array) -> None:
@@ -55,22 +55,22 @@ def gru_backward(op: GRU, dy: Array | None, dh_n: Array | None) -> tuple:
     x, w_ih, w_hh, first, a, inner, y = op.saved
     like_x, like_h, like_ih, like_hh, like_b_ih, like_b_hh = op.targets
     xp, steps = op.xp, op.steps
-    before = steps.before(xp, first, steps.pack(xp, y), op.reverse)
+    before = steps.before(first, steps.pack(y))
     dh = widen(op.state(dh_n, w_hh.shape[1], x))
     past = -xp.zeros_like(dh)  # the part of dh that goes past the products; x + -0 is x, also where x is -0
     dp, dm = xp.empty_like(a), xp.empty_like(a)
     wide_hh, dys = widen(w_hh), gradients(xp, dy, steps)
     a, inner, seen = widen(a), widen(inner), widen(before)
-    for rows, n in op.order[::-1]:
+    for rows, n in steps.rows[::-1]:
         g, z = None if dys is None else dys[rows], dm[rows]
         gru_slopes(xp, a[rows], inner[rows], seen[rows], dh[:n], g, past[:n], dp[rows], z)
         dh = after(dh, times(wide_hh.T, z), steps)
     del a, inner, dys  # twice as large as what is stored
     wide_dp, wide_dm = widen(dp), widen(dm)
     return (
-        like_x and steps.unpack(xp, gemm(wide_dp, w_ih, like=dp)),
-        like_h and store(steps.unsort(xp, dh + past), like=like_h),
-        like_ih and gemm(wide_dp.T, steps.pack(xp, x), like=dp),
+        like_x and steps.unpack(gemm(wide_dp, w_ih, like=dp)),
+        like_h and store(steps.unsort(dh + past), like=like_h),
+        like_ih and gemm(wide_dp.T, steps.pack(x), like=dp),
         like_hh and gemm(wide_dm.T, seen, like=dm),
         like_b_ih and store(reduce(wide_dp, 0, "sum", like=dp).reshape(-1), like=x),
         like_b_hh and store(reduce(wide_dm, 0, "sum", like=dm).reshape(-1), like=x),

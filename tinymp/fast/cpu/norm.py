@@ -13,7 +13,7 @@ from .threads import CACHED, cut, share, slices
 
 @fast_path(BatchNorm.forward)
 def forward(op: BatchNorm, x: Array, w: Array | None, b: Array | None, *, eps: float, running: Running) -> Array:
-    if len(parts := slices(x.shape[1], x.size, CACHED)) < 2:
+    if running.momentum is None or len(parts := slices(x.shape[1], x.size, CACHED)) < 2:
         return NotImplemented
     y = op.xp.empty_like(x)
 

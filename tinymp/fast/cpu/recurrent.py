@@ -11,24 +11,21 @@ from ...precision import gemm, reduce, store, widen
 
 
 @fast_path(LSTM.forward)
-def lstm_forward(op: LSTM, x: Array, *given: Array, steps: Steps, reverse: bool) -> tuple:
-    h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = given
-    xp, H, P = op.xp, w_hh.shape[0] // 4, w_hh.shape[1]
+def lstm_forward(op: LSTM, x: Array, *given: Array, steps: Steps) -> tuple:
+    h0, c0, w_ih, w_hh, b_ih, b_hh = given
+    xp, H = op.xp, w_hh.shape[1]
     bias = b_hh if b_ih is None else b_ih if b_hh is None else widen(b_ih) + widen(b_hh)
-    a = products(xp, x, w_ih, bias, steps)  # rows, 4 H: products now, gates after each step
-    h, c = op.state(h0, P, x), op.state(c0, H, x)
+    a = products(x, w_ih, bias, steps)  # rows, 4 H: products now, gates after each step
+    h, c = op.state(h0, H, x), op.state(c0, H, x)
     first = h.copy(), c.copy()
-    cells, hidden = xp.empty((len(a), H), x.dtype), xp.empty((len(a), H), x.dtype)
-    outputs = hidden if w_hr is None else xp.empty((len(a), P), x.dtype)
-    wide_hh, wide_hr = widen(w_hh), widen(w_hr)
-    for rows, n in op.order:
-        lstm_gates(xp, times(wide_hh, h[:n]), c[:n], a[rows], cells[rows], hidden[rows])
-        if w_hr is not None:
-            outputs[rows] = store(times(wide_hr, hidden[rows]), like=x)
+    cells, outputs = xp.empty((len(a), H), x.dtype), xp.empty((len(a), H), x.dtype)
+    wide_hh = widen(w_hh)
+    for rows, n in steps.rows:
+        lstm_gates(xp, times(wide_hh, h[:n]), c[:n], a[rows], cells[rows], outputs[rows])
         h, c = after(h, outputs[rows], steps), after(c, cells[rows], steps)
-    y = steps.unpack(xp, outputs)
-    op.save(x, w_ih, w_hh, w_hr, *first, store(a, like=x), cells, y, None if w_hr is None else hidden)
-    return y, steps.unsort(xp, h), steps.unsort(xp, c)
+    y = steps.unpack(outputs)
+    op.save(x, w_ih, w_hh, *first, store(a, like=x), cells, y)
+    return y, steps.unsort(h), steps.unsort(c)
 
 
 def lstm_gates(xp: Any, m: Array, c: Array, a: Array, cell: Array, h: Array) -> None:
@@ -52,37 +49,30 @@ def lstm_gates(xp: Any, m: Array, c: Array, a: Array, cell: Array, h: Array) -> 
 
 @fast_path(LSTM.backward)
 def lstm_backward(op: LSTM, dy: Array | None, dh_n: Array | None, dc_n: Array | None) -> tuple:
-    x, w_ih, w_hh, w_hr, h_first, c_first, a, cells, y, hidden = op.saved
-    like_x, like_h, like_c, like_ih, like_hh, like_b_ih, like_b_hh, like_hr = op.targets
+    x, w_ih, w_hh, h_first, c_first, a, cells, y = op.saved
+    like_x, like_h, like_c, like_ih, like_hh, like_b_ih, like_b_hh = op.targets
     xp, steps = op.xp, op.steps
-    h_before = steps.before(xp, h_first, steps.pack(xp, y), op.reverse)
-    c_before = steps.before(xp, c_first, cells, op.reverse)
+    h_before = steps.before(h_first, steps.pack(y))
+    c_before = steps.before(c_first, cells)
     dh, dc = widen(op.state(dh_n, w_hh.shape[1], x)), widen(op.state(dc_n, cells.shape[1], x))
-    dz, dp = xp.empty_like(a), xp.empty_like(h_before)  # dp: with W_hr, the gradients of the outputs
-    wide_hh, wide_hr, dys = widen(w_hh), widen(w_hr), gradients(xp, dy, steps)
+    dz, wide_hh, dys = xp.empty_like(a), widen(w_hh), gradients(xp, dy, steps)
     a, cells, c_before = widen(a), widen(cells), widen(c_before)
-    for rows, n in op.order[::-1]:
-        d, g, z = dh[:n], None if dys is None else dys[rows], dz[rows]
-        if w_hr is not None:
-            if g is not None:
-                d += g
-            dp[rows] = store(d, like=x)
-            d, g = times(wide_hr.T, dp[rows]), None
-        lstm_slopes(xp, a[rows], c_before[rows], cells[rows], d, g, dc[:n], z)
+    for rows, n in steps.rows[::-1]:
+        g, z = None if dys is None else dys[rows], dz[rows]
+        lstm_slopes(xp, a[rows], c_before[rows], cells[rows], dh[:n], g, dc[:n], z)
         dh = after(dh, times(wide_hh.T, z), steps)
     del a, cells, c_before, dys  # twice as large as what is stored
     wide = widen(dz)
     # Under FP8, too, a sum of what was stored: the dz of the gates, which no format has rounded
     db = (like_b_ih or like_b_hh) and store(reduce(wide, 0, "sum", like=dz).reshape(-1), like=x)
     return (
-        like_x and steps.unpack(xp, gemm(wide, w_ih, like=dz)),
-        like_h and store(steps.unsort(xp, dh), like=like_h),
-        like_c and store(steps.unsort(xp, dc), like=like_c),
-        like_ih and gemm(wide.T, steps.pack(xp, x), like=dz),
+        like_x and steps.unpack(gemm(wide, w_ih, like=dz)),
+        like_h and store(steps.unsort(dh), like=like_h),
+        like_c and store(steps.unsort(dc), like=like_c),
+        like_ih and gemm(wide.T, steps.pack(x), like=dz),
         like_hh and gemm(wide.T, h_before, like=dz),
         like_b_ih and db,
         like_b_hh and db,
-        like_hr and gemm(dp.T, hidden),
     )
 
 
@@ -117,9 +107,9 @@ def lstm_slopes(
     dz[...] = store(wide.reshape(a.shape), like=dz)
 
 
-def products(xp: Any, x: Array, w_ih: Array, bias: Array | None, steps: Steps) -> Array:
+def products(x: Array, w_ih: Array, bias: Array | None, steps: Steps) -> Array:
     """All rows of x times W_ih, stored, and widened again."""
-    return widen(store(gemm(steps.pack(xp, x), w_ih.T, bias), like=x))
+    return widen(store(gemm(steps.pack(x), w_ih.T, bias), like=x))
 
 
 def times(w: Array, rows: Array) -> Array:
@@ -137,7 +127,7 @@ def after(state: Array, rows: Array, steps: Steps) -> Array:
 
 def gradients(xp: Any, dy: Array | None, steps: Steps) -> Array | None:
     """The outputs' gradients in the order of the steps, widened."""
-    return None if dy is None else widen(xp.ascontiguousarray(steps.pack(xp, dy)))
+    return None if dy is None else widen(xp.ascontiguousarray(steps.pack(dy)))
 
 
 def sigmoid(xp: Any, z: Array) -> None:

@@ -13,7 +13,7 @@ from ..functions import Dropout, Function
 from ..init import parameter
 from ..module import Module
 
-__all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d"]
+__all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d", "BCELoss"]
 __all__ += ["CELU", "SELU", "CTCLoss", "ConstantPad2d", "Hardsigmoid", "Softsign", "Threshold", "Unfold"]
 __all__ += ["ELU", "GELU", "GLU", "Dropout1d", "Dropout2d", "Hardswish", "Hardtanh", "HuberLoss", "KLDivLoss", "L1Loss"]
 __all__ += ["LocalResponseNorm", "LogSigmoid", "MaxPool1d", "Mish", "NLLLoss", "PReLU", "PixelShuffle", "ReLU6"]
@@ -219,6 +219,10 @@ class L1Loss(Function, op=ops.l1_loss, inputs=2, without=("weight",)):
 
 class SmoothL1Loss(Function, op=ops.smooth_l1_loss, inputs=2):
     """Quadratic below beta, linear above, with slope 1. See `ops.smooth_l1_loss`."""
+
+
+class BCELoss(Function, op=ops.binary_cross_entropy, inputs=2):
+    """Binary cross entropy of probabilities. See `ops.binary_cross_entropy`."""
 
 
 class HuberLoss(Function, op=ops.huber_loss, inputs=2, without=("weight",)):

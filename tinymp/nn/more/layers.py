@@ -1,4 +1,4 @@
-"""EmbeddingBag, and LazyLinear, which learns in_features from its first input."""
+"""Convolutions over one axis, EmbeddingBag, and LazyLinear, which learns in_features from its first input."""
 
 from __future__ import annotations
 
@@ -6,9 +6,28 @@ from ... import backend, ops
 from ...arguments import choice, flag, floating, name_all
 from ...parameter import replace
 from ...tensor import Tensor
-from ..layers import Embedding, Linear
+from ..layers import Conv, ConvTranspose, Embedding, Linear
 
-__all__ = ["EmbeddingBag", "LazyLinear"]
+__all__ = ["Conv1d", "ConvTranspose1d", "EmbeddingBag", "LazyLinear"]
+
+
+class Conv1d(Conv):
+    """1-d cross-correlation. weight: (out_channels, in_channels / groups, k); input: (N, C, L).
+
+    See `ops.conv1d`. Weight and bias start uniform on [-r, r), r = 1 / sqrt(in_channels / groups * k).
+    padding_mode: only "zeros".
+    """
+
+    axes, op = 1, staticmethod(ops.conv1d)
+
+
+class ConvTranspose1d(ConvTranspose):
+    """The transposed convolution over one axis. weight: (in_channels, out_channels / groups, k); input: (N, C, L).
+
+    See `ops.conv_transpose1d` and `ConvTranspose2d`.
+    """
+
+    axes, op = 1, staticmethod(ops.conv_transpose1d)
 
 
 class EmbeddingBag(Embedding):

@@ -8,7 +8,8 @@ from ... import backend, ops
 from ...arguments import choice, flag, floating, integers, name_all, shaped
 from ...autograd import taken
 from ...ops.more.gru import gru_cell, gru_layer
-from ...ops.recurrent import Steps, lstm_cell, state_pair
+from ...ops.more.recurrent import lstm_cell
+from ...ops.recurrent import state_pair
 from ...tensor import Tensor
 from ..init import parameter
 from ..module import Module
@@ -141,7 +142,7 @@ class RNN(RecurrentLayer):
 
     forward = GRU.forward
 
-    def _layer(self, x: Tensor, first: list, suffix: str, *, lengths: Steps, reverse: bool) -> tuple:
+    def _layer(self, x: Tensor, first: list, suffix: str, *, lengths: Any, reverse: bool) -> tuple:
         w, steps = self._weights(suffix), x.shape[0]
         if lengths.padded:
             beyond = Tensor(lengths.beyond(backend.of(x.array).xp))

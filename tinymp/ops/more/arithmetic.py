@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ...dtypes import HALVES
 from ...precision import POINTWISE, store, widen
 from ...tensor import Tensor
 from ..activation import relu
-from ..dot import matmul
+from ..dot import MatMul, matmul
 from ..pointwise import add, broadcastable, clamp, div, mul, numeric, operands, stored, sub, sum_to
 from ..reduce import sum as total
 from ..shape import cat, expand, reshape, unsqueeze
@@ -20,8 +21,8 @@ from ..unary import promoted
 from .reduce import norm
 from .shape import narrow
 
-__all__ = ["addcdiv", "addcmul", "addmm", "atan2", "cdist", "cosine_similarity", "diff", "dot", "floor_divide"]
-__all__ += ["fmod", "lerp", "mv", "normalize", "outer", "pairwise_distance", "prelu", "remainder"]
+__all__ = ["addcdiv", "addcmul", "addmm", "atan2", "bmm", "cdist", "cosine_similarity", "diff", "dot", "floor_divide"]
+__all__ += ["fmod", "lerp", "mm", "mv", "normalize", "outer", "pairwise_distance", "prelu", "remainder"]
 
 
 class Remainder(Op):
@@ -176,6 +177,32 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
     """input + value * tensor1 / tensor2, broadcast."""
     dtype, (x, a, b) = _wide("addcdiv", input=input, tensor1=tensor1, tensor2=tensor2)
     return add(x, div(a, b), alpha=number("addcdiv", "value", value)).to(dtype)
+
+
+def flattened(a: Tensor, b: Tensor) -> Tensor:
+    """`matmul` of vectors, and of batches with one matrix: one product over all batches, not one per batch."""
+    left = reshape(a, (1, -1)) if a.ndim == 1 else a
+    right = reshape(b, (-1, 1)) if b.ndim == 1 else b
+    if left.ndim > 2 and right.ndim == 2:
+        rows = MatMul.apply(reshape(left, (prod(left.shape[:-1]), left.shape[-1])), right)
+        c = reshape(rows, (*left.shape[:-1], right.shape[-1]))
+    else:
+        c = MatMul.apply(left, right)
+    shape = c.shape[:-2] + (c.shape[-2:-1] if a.ndim > 1 else ()) + (c.shape[-1:] if b.ndim > 1 else ())
+    return c if shape == c.shape else reshape(c, shape)
+
+
+def mm(input: Tensor, mat2: Tensor) -> Tensor:
+    """The product of two matrices; ValueError for anything but matrices (see `matmul`)."""
+    return matmul(with_axes("mm", "input", input, 2), with_axes("mm", "mat2", mat2, 2))
+
+
+def bmm(input: Tensor, mat2: Tensor) -> Tensor:
+    """The products of two equally long batches of matrices; ValueError otherwise (see `matmul`)."""
+    a, b = with_axes("bmm", "input", input, 3), with_axes("bmm", "mat2", mat2, 3)
+    if a.shape[0] != b.shape[0]:
+        raise ValueError(f"bmm: expected equally long batches, got {a.shape} and {b.shape}")
+    return matmul(a, b)
 
 
 def dot(input: Tensor, tensor: Tensor) -> Tensor:

@@ -29,10 +29,10 @@ class GRU(Recurrent):
     name = "gru"
     arguments = ("input", "h_0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
-    def forward(self, x: Array, *given: Array, steps: Steps, reverse: bool) -> tuple:
+    def forward(self, x: Array, *given: Array, steps: Steps) -> tuple:
         h0, w_ih, w_hh, b_ih, b_hh = given
         xp, H = self.xp, w_hh.shape[1]
-        gates = store(gemm(steps.pack(xp, x), w_ih.T, b_ih, wide=True), like=x)  # rows, 3 H: products now, gates later
+        gates = store(gemm(steps.pack(x), w_ih.T, b_ih, wide=True), like=x)  # rows, 3 H: products now, gates later
         h = self.state(h0, H, x)
         first, inner, outputs = h.copy(), xp.empty((len(gates), H), x.dtype), xp.empty((len(gates), H), x.dtype)
 
@@ -43,20 +43,20 @@ class GRU(Recurrent):
             return *[store(y, like=h) for y in (r, z, n, m_n)], store((widen(h) - n) * z + n, like=h)
 
         biases = [] if b_hh is None else xp.split(b_hh, 3)
-        for rows, count in self.order:
+        for rows, count in steps.rows:
             parts, m = xp.split(gates[rows], 3, 1), xp.split(times(w_hh, h[:count]), 3, 1)
             self.device.map_into((*parts, inner[rows], outputs[rows]), step, h[:count], *parts, *m, *biases)
             h = steps.after(h, outputs[rows])
-        y = steps.unpack(xp, outputs)
+        y = steps.unpack(outputs)
         self.save(x, w_ih, w_hh, first, gates, inner, y)
-        return y, steps.unsort(xp, h)
+        return y, steps.unsort(h)
 
     def backward(self, dy: Array | None, dh_n: Array | None) -> tuple:
         x, w_ih, w_hh, first, gates, inner, y = self.saved
         like_x, like_h, like_ih, like_hh, like_b_ih, like_b_hh = self.targets
         xp, steps = self.xp, self.steps
-        before = steps.before(xp, first, steps.pack(xp, y), self.reverse)
-        dh, dys = widen(self.state(dh_n, w_hh.shape[1], x)), None if dy is None else steps.pack(xp, dy)
+        before = steps.before(first, steps.pack(y))
+        dh, dys = widen(self.state(dh_n, w_hh.shape[1], x)), None if dy is None else steps.pack(dy)
         dp, dm, past = xp.empty_like(gates), xp.empty_like(gates), xp.empty_like(dh)  # past: goes past the products
 
         def step(d: Array, dy: Any, before: Array, m_n: Array, r: Array, z: Array, n: Array) -> tuple:
@@ -65,16 +65,16 @@ class GRU(Recurrent):
             dr, dz = (r - r * r) * dn * widen(m_n), (z - z * z) * (widen(before) - n) * d
             return *[store(y, like=before) for y in (dr, dz, dn, dr, dz, dn * r)], d * z
 
-        for rows, count in self.order[::-1]:
+        for rows, count in steps.rows[::-1]:
             targets = *xp.split(dp[rows], 3, 1), *xp.split(dm[rows], 3, 1), past[:count]
             g = None if dys is None else dys[rows]
             parts = before[rows], inner[rows], *xp.split(gates[rows], 3, 1)
             self.device.map_into(targets, step, dh[:count], g, *parts)
             self.device.map_into((dh[:count],), lambda d, past: (d + past,), times(w_hh.T, dm[rows]), past[:count])
         return (
-            steps.unpack(xp, gemm(dp, w_ih)) if like_x else None,
-            store(steps.unsort(xp, dh), like=like_h) if like_h else None,
-            gemm(dp.T, steps.pack(xp, x)) if like_ih else None,
+            steps.unpack(gemm(dp, w_ih)) if like_x else None,
+            store(steps.unsort(dh), like=like_h) if like_h else None,
+            gemm(dp.T, steps.pack(x)) if like_ih else None,
             gemm(dm.T, before) if like_hh else None,
             store(reduce(dp, 0, "sum").reshape(-1), like=x) if like_b_ih else None,
             store(reduce(dm, 0, "sum").reshape(-1), like=x) if like_b_hh else None,
@@ -93,7 +93,7 @@ def gru_cell(
     z = sigmoid(x_z + m_z), n = tanh(x_n + r m_n), h = (1 - z) n + z hx. input: (B, D), hx: (B, H), w_ih: (3 H, D),
     w_hh: (3 H, H), biases: (3 H,). ValueError if they do not match.
     """
-    check("gru_cell", 3, input, {"hx": hx}, (w_ih, w_hh, b_ih, b_hh, None), ("w", "b"), "BD")
+    check("gru_cell", 3, input, {"hx": hx}, {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh}, 2)
     x_r, x_z, x_n = chunk(linear(input, w_ih, b_ih), 3, 1)
     m_r, m_z, m_n = chunk(linear(hx, w_hh, b_hh), 3, 1)
     r, z = sigmoid(x_r + m_r), sigmoid(x_z + m_z)
@@ -120,10 +120,10 @@ def gru_layer(
     Returns the outputs (T, B, H), and h after the last step of each sequence. ValueError if shapes do not match, or for
     empty sequences.
     """
-    weights = weight_ih, weight_hh, bias_ih, bias_hh
-    check("gru_layer", 3, input, {"hx": hx}, (*weights, None))
-    steps = sequence_steps("gru_layer", input, lengths)
-    return GRU.apply(input, hx, *weights, steps=steps, reverse=flag("gru_layer", "reverse", reverse))
+    steps = sequence_steps("gru_layer", input, lengths, flag("gru_layer", "reverse", reverse))
+    weights = {"weight_ih": weight_ih, "weight_hh": weight_hh, "bias_ih": bias_ih, "bias_hh": bias_hh}
+    check("gru_layer", 3, input, {"hx": hx}, weights)
+    return GRU.apply(input, hx, *weights.values(), steps=steps)
 
 
 name_all(globals())

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
-from ...arguments import choice, flag, floating, name_all, number, tensor
+from ...arguments import choice, flag, floating, name_all, number, shaped, tensor
 from ...autograd import Array
+from ...dtypes import FLOATING
 from ...grad_mode import no_grad
 from ...precision import reduce, store, widen
 from ...tensor import Tensor
 from ..compare import any as some
 from ..compare import eq, lt, ne
 from ..loss import (
+    ALIKE,
+    BCEWithLogits,
     Elementwise,
     Labelled,
     Loss,
+    MSELoss,
+    check_alike,
+    check_each,
     check_labels,
     check_reduction,
     check_rows,
     class_axis,
-    elementwise,
-    per_class,
 )
+from ..loss import total as losses_total
 from ..pointwise import add, broadcastable, clamp, div, masked_fill, minimum, mul, neg, sub, where
 from ..reduce import mean
 from ..reduce import sum as total
@@ -33,16 +38,73 @@ from .unary import softplus
 
 __all__ = ["cosine_embedding_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss"]
 __all__ += ["margin_ranking_loss", "nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss"]
+__all__ += ["binary_cross_entropy"]
 
 
-class NLLLoss(Labelled):
+def per_class(weight: Array, x: Array) -> Array:
+    """weight (C,), widened, with axes that broadcast against x."""
+    return widen(weight).reshape((-1,) + (1,) * (x.ndim - class_axis(x) - 1))
+
+
+class Weighing(Labelled):
+    """A loss of rows with a label each, times w_c, the weight of class c (1 without weights)."""
+
+    def weigh(self, x: Array, target: Array, weight: Array | None, ignore_index: int) -> tuple:
+        """`read`; then each row's weight in the dtype of x, 0 where ignored, and the divisor of a mean."""
+        t, kept = self.read(x, target, ignore_index)
+        w = self.xp.asarray(kept, widen(x[:0]).dtype)  # rounds: never, 0 or 1
+        if weight is not None:
+            w = self.device.select(kept, self.xp.take(widen(weight), t))
+        return t, kept, w, losses_total(w) if self.reduction == "mean" else None
+
+
+class WeightedCrossEntropy(Weighing):
+    """`CrossEntropy` with weights and smoothed labels.
+
+    l = -(1 - s) w_t y_t - s/C sum_c w_c y_c with y = ln softmax(x) and label smoothing s; "mean" divides by sum w_t.
+
+    dx_c = dl (q softmax(x)_c - (1 - s) w_t [c = t] - s/C w_c) with q = (1 - s) w_t + s/C sum_c w_c.
+    """
+
+    name = "cross_entropy"
+
+    def forward(
+        self, x: Array, target: Array, w: Array | None, *, ignore_index: int, reduction: str, label_smoothing: float
+    ) -> Array:
+        t, kept, w_t, divisor = self.weigh(x, target, w, ignore_index)
+        self.hard, self.share = 1 - label_smoothing, label_smoothing / x.shape[self.axis]
+        wide, q = widen(x), self.hard * w_t
+        top = reduce(wide, self.axis, "max")
+        z = wide - top  # at most 0: nothing overflows, and logits of 65504 keep their digits
+        score = q * self.xp.take_along_axis(z, t, self.axis)
+        if self.share:
+            score += self.share * reduce(z if w is None else z * per_class(w, x), self.axis, "sum")
+            q = q + (label_smoothing if w is None else self.share * losses_total(widen(w)))
+        z_sum = reduce(self.xp.exp(z), self.axis, "sum")
+        self.save(x, t, w, kept, statistics=(w_t, top, q / z_sum, divisor))
+        return self.reduced_rows(q * self.xp.log(z_sum) - score, kept, divisor)
+
+    def backward(self, dy: Array) -> tuple:
+        (x, t, w, kept), (w_t, top, scale, divisor) = self.saved, self.statistics
+        dl = self.dl_rows(dy, kept, divisor)
+        dx = self.xp.exp(widen(x) - top) * (dl * scale)
+        if self.share:
+            dx -= dl * self.share if w is None else dl * self.share * per_class(w, x)
+        self.xp.put_along_axis(dx, t, self.xp.take_along_axis(dx, t, self.axis) - dl * (self.hard * w_t), self.axis)
+        dx = store(dx, like=x)
+        if not self.device.every(kept):
+            self.xp.moveaxis(dx, self.axis, -1)[~kept.squeeze(self.axis)] = 0  # 0 times what they hold may be NaN
+        return dx, None, None
+
+
+class NLLLoss(Weighing):
     """l = -w_t x_t, "mean" dividing by the sum of w_t;  dx_t = -w_t dl, else 0."""
 
     name = "nll_loss"
 
     def forward(self, input: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int) -> Array:
         x = widen(input)
-        t, kept, w, divisor = self.read(x, target, weight, ignore_index)
+        t, kept, w, divisor = self.weigh(x, target, weight, ignore_index)
         self.save(t, kept, statistics=(w, divisor))
         return self.reduced_rows(-w * self.xp.take_along_axis(x, t, self.axis), kept, divisor)
 
@@ -90,20 +152,107 @@ class CrossEntropyWithProbabilities(Loss):
         return dx, dt, None
 
 
-class L1Loss(Elementwise):
+class Weighted(Elementwise):
+    """With weights, and gradients of targets: l_i = w_i f(x_i, t_i), "mean" dividing by their number;
+    dx = w f_x dl, dt = w f_t dl.
+
+    Beside x and t, f and its derivatives f_x and f_t take c, what else a loss depends on: a pos_weight; Huber's delta.
+    f_t = -f_x where f depends on x - t.
+    """
+
+    weighted_mean: ClassVar[bool] = False  # whether a mean divides by sum w_i
+    weight_broadcasts: ClassVar[bool] = False  # whether weights may be smaller than input
+
+    def forward(  # type: ignore[override]
+        self, x: Array, target: Array, w: Array | None, pos_weight: Array | None, **options: Any
+    ) -> Array:
+        divisor = x.size if w is None or not self.weighted_mean else losses_total(widen(w))
+        self.save(x, target, w, options.get("delta", pos_weight), statistics=(divisor,))
+
+        def losses(x: Array, t: Array, w: Array | None, c: Any) -> Array:
+            loss = self.f(widen(x), widen(t), *([] if c is None else [widen(c)]))
+            return loss if w is None else loss * widen(w)
+
+        return self.reduced(self.device.map(losses, *self.saved), divisor)
+
+    def backward(self, dy: Array) -> tuple:
+        like_x, like_t, *_ = self.targets
+
+        def gradients(x: Array, t: Array, w: Array | None, c: Any, dl: Array, divisor: Any) -> tuple:
+            dl = dl if divisor is None else dl / divisor
+            dl, xtc = dl if w is None else dl * widen(w), (widen(x), widen(t), *([] if c is None else [widen(c)]))
+            dx = store(self.f_x(*xtc) * dl, like_x) if like_x else None
+            return dx, store(self.f_t(*xtc) * dl, like_t) if like_t else None
+
+        (divisor,) = self.statistics if self.reduction == "mean" else (None,)
+        return *self.device.map(gradients, *self.saved, dy, divisor), None, None
+
+    def f_t(self, *xtc: Array) -> Array:
+        return -self.f_x(*xtc)
+
+
+class WeightedMSELoss(Weighted, MSELoss):
+    """`MSELoss` times weights."""
+
+    name = "mse_loss"
+    weighted_mean = True
+
+
+class WeightedBCEWithLogits(Weighted, BCEWithLogits):
+    """f = (1 - t) s(x) + c t s(-x) with s(x) = ln(1 + e^x) and c the pos_weight.
+
+    f_x = (1 - t) / (1 + e^-x) - c t / (1 + e^x),  f_t = c s(-x) - s(x).
+    """
+
+    name = "binary_cross_entropy_with_logits"
+    weight_broadcasts = True
+
+    def f(self, x: Array, t: Array, c: Any = 1) -> Array:
+        negative, positive = self.terms(x)
+        return (1 - t) * negative + t * (c * positive)
+
+    def f_x(self, x: Array, t: Array, c: Any = 1) -> Array:
+        return (1 - t) / (1 + self.xp.exp(-x)) - c * t / (1 + self.xp.exp(x))
+
+    def f_t(self, x: Array, t: Array, c: Any = 1) -> Array:
+        negative, positive = self.terms(x)
+        return c * positive - negative
+
+
+class BCE(Weighted):
+    """f = -t ln x - (1 - t) ln(1 - x), both logarithms at least -100.
+
+    f_x = (x - t) / max(x (1 - x), 1e-12),  f_t = ln(1 - x) - ln x (not limited, as in PyTorch).
+    """
+
+    name = "binary_cross_entropy"
+    weight_broadcasts = True
+
+    def f(self, x: Array, t: Array) -> Array:
+        log, log_not = self.xp.log(x), self.xp.log1p(-x)
+        return (t - 1) * self.xp.maximum(log_not, -100) - t * self.xp.maximum(log, -100)
+
+    def f_x(self, x: Array, t: Array) -> Array:
+        return (x - t) / self.xp.maximum(x * (1 - x), 1e-12)
+
+    def f_t(self, x: Array, t: Array) -> Array:
+        return self.xp.log1p(-x) - self.xp.log(x)
+
+
+class L1Loss(Weighted):
     """f = |d| with d = x - t;  f_x = sign d, 0 at 0."""
 
     name = "l1_loss"
     weighted_mean = True
 
-    def f(self, x: Array, t: Array, c: Any) -> Array:
+    def f(self, x: Array, t: Array) -> Array:
         return self.xp.abs(x - t)
 
-    def f_x(self, x: Array, t: Array, c: Any) -> Array:
+    def f_x(self, x: Array, t: Array) -> Array:
         return self.xp.sign(x - t)
 
 
-class HuberLoss(Elementwise):
+class HuberLoss(Weighted):
     """f = d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), with d = x - t;  f_x = d within [-delta, delta].
 
     With c = min(|d|, delta) both branches are c (|d| - c / 2).
@@ -132,6 +281,59 @@ class SmoothL1Loss(HuberLoss):
         return super().f_x(x, t, delta) / delta
 
 
+def _check_constant(op: str, name: str, weight: Any) -> None:
+    """Check that weight is a floating Tensor that wants no gradient."""
+    if floating(op, name, weight).requires_grad:
+        raise ValueError(f"{op}: a gradient for `{name}` is not supported; pass {name}.detach()")
+
+
+def weighted(loss: Any, weight: Any = None, pos_weight: Any = None, **constants: float) -> Any:
+    """The function of input, target and reduction that is this loss with weights, or with gradients of its targets."""
+    kind = {MSELoss: WeightedMSELoss, BCEWithLogits: WeightedBCEWithLogits}.get(loss, loss)
+
+    def apply(input: Tensor, target: Tensor, *, reduction: str) -> Tensor:
+        for name, w in (("weight", weight), ("pos_weight", pos_weight)):
+            if w is None:
+                continue
+            _check_constant(kind.name, name, w)
+            broadcasts = w.ndim <= input.ndim and all(n in (1, m) for n, m in zip(w.shape[::-1], input.shape[::-1]))
+            if w.shape != input.shape and not (broadcasts and kind.weight_broadcasts):
+                how = "broadcast to" if kind.weight_broadcasts else "equal"
+                raise ValueError(
+                    f"{kind.name}: expected {name}.shape to {how} input.shape {input.shape}, got {w.shape}"
+                )
+        return kind.apply(input, target, weight, pos_weight, reduction=reduction, **constants)
+
+    return apply
+
+
+def _elementwise(loss: Any, input: Any, target: Any, reduction: str, **constants: Any) -> Tensor:
+    check_alike(loss.name, input, target, reduction)
+    return weighted(loss, **constants)(input, target, reduction=reduction)
+
+
+def _check_class_rows(op: str, input: Any, weight: Any, reduction: str) -> None:
+    axis = check_rows(op, input, reduction)
+    if weight is not None:
+        _check_constant(op, "weight", weight)
+        shaped(op, "weight", weight, (input.shape[axis],), "the classes")
+
+
+def cross_entropy_of(
+    op: str, input: Any, target: Any, weight: Any, ignore_index: Any, reduction: str, label_smoothing: Any
+) -> Tensor:
+    """`cross_entropy` with weights, smoothed labels, or class probabilities as targets."""
+    _check_class_rows(op, input, weight, reduction)
+    options: Any = {"reduction": reduction, "label_smoothing": number(op, "label_smoothing", label_smoothing, 0, 1)}
+    if tensor(op, "target", target).dtype not in FLOATING:
+        check_labels(op, input, target, ignore_index)
+        return WeightedCrossEntropy.apply(input, target, weight, ignore_index=ignore_index, **options)
+    shaped(op, "target", floating(op, "target", target), input.shape, ALIKE)
+    if ignore_index != -100:
+        raise ValueError(f"{op}: expected no ignore_index beside class probabilities, got {ignore_index!r}")
+    return CrossEntropyWithProbabilities.apply(input, target, weight, **options)
+
+
 def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:
@@ -141,7 +343,7 @@ def nll_loss(
     `cross_entropy` on the logits is more exact, and faster.
     """
     op = "nll_loss"
-    check_rows(op, input, weight, reduction)
+    _check_class_rows(op, input, weight, reduction)
     check_labels(op, input, target, ignore_index)
     return NLLLoss.apply(input, target, weight, reduction=reduction, ignore_index=ignore_index)
 
@@ -151,7 +353,7 @@ def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", weight: T
 
     Its gradient where they are equal is 0. weight gets no gradient (ValueError if it requires one).
     """
-    return elementwise(L1Loss, input, target, weight, reduction)
+    return _elementwise(L1Loss, input, target, reduction, weight=weight)
 
 
 def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0) -> Tensor:
@@ -162,8 +364,8 @@ def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", be
     op = "smooth_l1_loss"
     beta = number(op, "beta", beta, 0)
     if beta == 0:
-        return elementwise(L1Loss, input, target, None, reduction)
-    return elementwise(SmoothL1Loss, input, target, None, reduction, delta=beta)
+        return _elementwise(L1Loss, input, target, reduction)
+    return _elementwise(SmoothL1Loss, input, target, reduction, delta=beta)
 
 
 def huber_loss(
@@ -176,7 +378,23 @@ def huber_loss(
     """
     op = "huber_loss"
     delta = number(op, "delta", delta, 0, above=True)
-    return elementwise(HuberLoss, input, target, weight, reduction, delta=delta)
+    return _elementwise(HuberLoss, input, target, reduction, weight=weight, delta=delta)
+
+
+def binary_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: str = "mean"
+) -> Tensor:
+    """-weight [target ln input + (1 - target) ln(1 - input)] in FP32, the logarithms limited to -100 from below.
+
+    input: probabilities. FP16 has none between 0.9995 and 1, and the gradient at 0 and 1 (up to 1e12) overflows it:
+    prefer `binary_cross_entropy_with_logits`. Shapes and weight as there. ValueError for values of input or target
+    outside [0, 1], or nan.
+    """
+    op = "binary_cross_entropy"
+    for name, x in (("input", input), ("target", target)):
+        p = widen(floating(op, name, x).array)
+        check_each(op, name, x.array, (p >= 0) & (p <= 1), "in [0, 1]")
+    return _elementwise(BCE, input, target, reduction, weight=weight)
 
 
 def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:

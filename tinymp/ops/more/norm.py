@@ -12,11 +12,40 @@ from ...arguments import flag, floating, integers, name_all, number, shaped
 from ...autograd import Array, Op
 from ...precision import REDUCTION, add_to, reduce, store, to_dtype, widen
 from ...tensor import Tensor
-from ..norm import LayerNorm, batch_norm, of_argument
+from ..norm import BatchNorm, Running, batch_norm, of_argument
 from ..shape import reshape
 from .shape import repeat
 
-__all__ = ["group_norm", "instance_norm", "local_response_norm", "rms_norm"]
+__all__ = ["group_norm", "instance_norm", "layer_norm", "local_response_norm", "rms_norm"]
+
+
+class LayerNorm(Op):
+    """y = (x - mean) rstd w + b over the last axes (Ba et al., 2016);  gradients as in BatchNorm."""
+
+    kind = REDUCTION
+    name = "layer_norm"
+    fp32 = ("weight", "bias")
+
+    def forward(self, x: Array, w: Array | None, b: Array | None, *, axes: tuple, eps: float) -> Array:
+        mean = reduce(x, axes, "mean")
+        centered = widen(x) - mean
+        rstd = 1 / self.xp.sqrt(reduce(centered * centered, axes, "mean", like=x) + eps)
+        self.save(x, w, statistics=(mean, rstd))
+        y = centered * rstd if w is None else centered * rstd * widen(w)
+        return store(y if b is None else y + widen(b), like=x)
+
+    def backward(self, dy: Array) -> tuple:
+        (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
+        outer, wide = self.outer(x), widen(dy)
+        xhat, g = (widen(x) - mean) * rstd, wide if w is None else wide * widen(w)
+        dw = reduce(wide * xhat, outer, "sum", like=x) if like_w else None
+        db = reduce(wide, outer, "sum", like=x) if like_b else None
+        dx = g - reduce(g, self.axes, "mean", like=x) - xhat * reduce(g * xhat, self.axes, "mean", like=x)
+        return of_argument(dx * rstd, like_x), of_argument(dw, like_w), of_argument(db, like_b)
+
+    def outer(self, x: Array) -> tuple[int, ...]:
+        """The axes along which w and b do not change."""
+        return tuple(range(x.ndim - len(self.axes)))
 
 
 class GroupNorm(LayerNorm):
@@ -64,6 +93,21 @@ class RMSNorm(Op):
         )
 
 
+def layer_norm(
+    input: Tensor, normalized_shape: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """Normalise input over its last axes, whose lengths are normalized_shape; weight and bias have that shape too."""
+    x = floating("layer_norm", "input", input)
+    shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
+    shape = integers("layer_norm", "normalized_shape", shape, len(shape), 0)
+    if x.shape[x.ndim - len(shape) :] != shape or not shape:
+        raise ValueError(f"layer_norm: expected input.shape to end in normalized_shape {shape}, got {x.shape}")
+    for name, v in (("weight", weight), ("bias", bias)):
+        shaped("layer_norm", name, v, shape, "normalized_shape")
+    eps = number("layer_norm", "eps", eps, 0)
+    return LayerNorm.apply(x, weight, bias, axes=tuple(range(x.ndim - len(shape), x.ndim)), eps=eps)
+
+
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
@@ -82,6 +126,14 @@ def group_norm(
     eps = number("group_norm", "eps", eps, 0)
     y = GroupNorm.apply(reshape(x, (x.shape[0], *shape, prod(x.shape[2:]))), w, b, axes=(2, 3), eps=eps)
     return reshape(y, x.shape)
+
+
+def of_empty_batch(input: Tensor, *parameters: Tensor | None, eps: float, running: Running) -> Tensor:
+    """A training batch of no values: its own statistics would be nan, and any others will do. It is counted."""
+    if running.count is not None:
+        running.count[...] += 1
+    ones = backend.of(input.array).xp.ones(input.shape[1], widen(input.array[:0]).dtype)
+    return BatchNorm.apply(input, *parameters, eps=eps, running=Running(ones, ones, None, None))
 
 
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
