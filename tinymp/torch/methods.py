@@ -267,7 +267,7 @@ MODULE: dict[str, Any] = {
     "get_parameter": lambda module, target: dict(module.named_parameters())[target],
     "get_submodule": lambda module, target: dict(module.named_modules())[target],
     "flatten_parameters": lambda module: None,
-    "register_module": Module.add_module,
+    "register_module": lambda module, name, part: module.add_module(name, part),
     "_modules": property(lambda module: Parts(module, module.named_children())),
     "_parameters": property(lambda module: Parts(module, module.named_parameters(recurse=False))),
     "_buffers": property(lambda module: Parts(module, module.named_buffers(recurse=False))),

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["ModuleDict", "ParameterDict", "ParameterList"]
 
 
+def replace_part(self: PartList, index: int, part: Any) -> None:
+    """self[index] = part."""
+    setattr(self, list(self._own(self.kind))[index], part)
+
+
 class ParameterList(PartList):
     """A list of parameters, which count as its own. Indexing, slicing, `append`, `extend`, `len`.
 
@@ -101,4 +106,4 @@ class ParameterDict(_Dict):
         super().__init__(parameters)
 
 
-name_all(globals())
+name_all(globals(), replace_part)

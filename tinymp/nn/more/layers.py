@@ -1,14 +1,50 @@
-"""EmbeddingBag, and LazyLinear, which learns in_features from its first input."""
+"""Convolutions over one axis, EmbeddingBag, and LazyLinear, which learns in_features from its first input."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from ... import backend, ops
-from ...arguments import choice, flag, floating, name_all
+from ...arguments import choice, flag, floating, name_all, with_axes
 from ...parameter import replace
 from ...tensor import Tensor
-from ..layers import Embedding, Linear
+from ..layers import Conv, ConvTranspose, Embedding, Linear
 
-__all__ = ["EmbeddingBag", "LazyLinear"]
+__all__ = ["Conv1d", "ConvTranspose1d", "EmbeddingBag", "LazyLinear"]
+
+
+class Conv1d(Conv):
+    """1-d cross-correlation. weight: (out_channels, in_channels / groups, k); input: (N, C, L).
+
+    See `ops.conv1d`. Weight and bias start uniform on [-r, r), r = 1 / sqrt(in_channels / groups * k).
+    padding_mode: only "zeros".
+    """
+
+    axes, op = 1, staticmethod(ops.conv1d)
+
+
+class ConvTranspose1d(ConvTranspose):
+    """The transposed convolution over one axis. weight: (in_channels, out_channels / groups, k); input: (N, C, L).
+
+    See `ops.conv_transpose1d` and `ConvTranspose2d`.
+    """
+
+    axes, op = 1, staticmethod(ops.conv_transpose1d)
+
+
+def _from_pretrained(cls: Any, embeddings: Tensor, freeze: bool = True, padding_idx: Any = None, **options: Any) -> Any:
+    """A layer whose weight is a copy of embeddings (num_embeddings, embedding_dim), in FP32.
+
+    freeze: the weight takes no gradient. options: those of the constructor.
+    """
+    x = with_axes("from_pretrained", "embeddings", embeddings, 2)
+    layer = cls(x.shape[0], x.shape[1], padding_idx=padding_idx, **options)
+    layer.weight.data.copy_(x)
+    layer.weight.requires_grad_(not flag("from_pretrained", "freeze", freeze))
+    return layer
+
+
+from_pretrained = classmethod(_from_pretrained)  # of Embedding
 
 
 class EmbeddingBag(Embedding):

@@ -10,7 +10,7 @@ from ...dtypes import float32
 from ...grad_mode import no_grad
 from ...parameter import Parameter
 from ...tensor import Tensor
-from ..layers import ConvTranspose1d, ConvTranspose2d
+from ..layers import ConvTranspose
 from ..loading import exact
 from ..module import Module
 
@@ -105,7 +105,7 @@ class SpectralNorm(Computed):
         super().__init__(module, name, parametrized)
         self.times = count(self.how, "n_power_iterations", times)
         self.eps = number(self.how, "eps", eps, 0)
-        usual = int(isinstance(module, (ConvTranspose1d, ConvTranspose2d)))
+        usual = int(isinstance(module, ConvTranspose))
         self.dim = axis(self.how, usual if dim is None else dim, len(self.shape))
         w = Tensor(exact(getattr(module, name)))
         u, v = (ops.normalize(ops.randn(n, device=w.device), dim=0, eps=self.eps) for n in self.matrix(w).shape)
