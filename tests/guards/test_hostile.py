@@ -31,7 +31,7 @@ LEFT_OUT = {
     "Policy.accumulator": "the primitives",
     "SparseRows.summed SparseRows.like SparseRows.rows SparseRows.put SparseRows.add": "lookups and updates",
     "DistributedDataParallel.ran DistributedDataParallel.summed": "the engine: events",
-    "Group.start Group.abort Group.close Group.agreed Group.agree *.normalised": "the package itself",
+    "Group.start Group.abort Group.close Group.agreed Group.agree *.normalised RecurrentLayer.run": "the package itself",
     "Dataset.in_epoch Subset.in_epoch ConcatDataset.in_epoch": "the loader, with its own number",
     "Module.parameters Module.buffers Module.named_*": "prefixes and truth values: nothing is wrong",
     "nn.PackedSequence PackedSequence.to": "pack_padded_sequence makes it, and Tensor moves its data",

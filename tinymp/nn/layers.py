@@ -79,8 +79,10 @@ class Conv(Module):
         self.stride = integers(name, "stride", stride, n, 1)
         self.dilation = integers(name, "dilation", dilation, n, 1)
         self.groups = count(name, "groups", groups)
-        named = isinstance(padding, str) and choice(name, "padding", padding, ("same", "valid"))
-        self.padding = named or integers(name, "padding", padding, n, 0)
+        words = isinstance(padding, str) and not self.transposed
+        self.padding = (
+            choice(name, "padding", padding, ("same", "valid")) if words else integers(name, "padding", padding, n, 0)
+        )
         for field, channels in (("in_channels", self.in_channels), ("out_channels", self.out_channels)):
             if channels % self.groups:
                 raise ValueError(f"{name}: expected {field} to be a multiple of groups, got {channels} and {groups}")

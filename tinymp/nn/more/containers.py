@@ -37,6 +37,13 @@ class ParameterList(PartList):
     def append(self, value: Tensor) -> Self:
         return super().append(as_parameter(value))
 
+    def extend(self, parts: Iterable) -> Self:
+        if hasattr(parts, "dtype"):  # a tensor would give its rows
+            raise TypeError(f"ParameterList: expected several parameters, got {type(parts).__name__}")
+        return super().extend(parts)
+
+    __iadd__ = extend
+
     def __setitem__(self, index: int, value: Tensor) -> None:
         super().__setitem__(index, as_parameter(value))
 

@@ -32,7 +32,8 @@ class ConvTranspose1d(ConvTranspose):
     axes, op = 1, staticmethod(ops.conv_transpose1d)
 
 
-def _from_pretrained(cls: Any, embeddings: Tensor, freeze: bool = True, padding_idx: Any = None, **options: Any) -> Any:
+@classmethod  # type: ignore[misc]  # of Embedding
+def from_pretrained(cls: Any, embeddings: Tensor, freeze: bool = True, padding_idx: Any = None, **options: Any) -> Any:
     """A layer whose weight is a copy of embeddings (num_embeddings, embedding_dim), in FP32.
 
     freeze: the weight takes no gradient. options: those of the constructor.
@@ -42,9 +43,6 @@ def _from_pretrained(cls: Any, embeddings: Tensor, freeze: bool = True, padding_
     layer.weight.data.copy_(x)
     layer.weight.requires_grad_(not flag("from_pretrained", "freeze", freeze))
     return layer
-
-
-from_pretrained = classmethod(_from_pretrained)  # of Embedding
 
 
 class EmbeddingBag(Embedding):
