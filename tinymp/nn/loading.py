@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..autograd import Array
+from ..autograd import Array, put
 from ..dtypes import fits
 from ..events import unobserved
 from ..parameter import Parameter, Weights
@@ -31,6 +31,27 @@ def is_rounded(x: Tensor) -> bool:
         return bool((x.array == store(exact(x), like=x.array)).all())
 
 
+def load(own: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """Give each tensor what the state has for it, all or none: an exception halfway undoes all of it."""
+    new = [loadable(name, x, state) for name, x in own.items()]
+    before = [(x, exact(x).copy(), x.array.copy()) for x, *_ in new]
+    try:
+        _write(new)
+    except BaseException:
+        _write(before)
+        raise
+
+
+def _write(new: Sequence[New]) -> None:
+    """Write into the arrays that are there: a captured CUDA graph finds them where they were."""
+    for x, value, copy in new:
+        if isinstance(x, Parameter):
+            x.write(value, copy)
+        else:
+            put(x.array, value)
+            x.bump_version()
+
+
 def loadable(name: str, x: Tensor, state: Mapping[str, Any]) -> New:
     """Copies of what a state_dict has for x; TypeError or ValueError if that does not fit x."""
     value, copied = _array(name, state[name], exact(x)), exact(x) is not x.array and name + COPY in state
@@ -38,7 +59,9 @@ def loadable(name: str, x: Tensor, state: Mapping[str, Any]) -> New:
     if not isinstance(x, Parameter):
         bad &= np.isfinite(backend.to_cpu(x.array))  # infinities (a mask of -inf) may stay where they are
     if bad.any():
-        raise TypeError(f"load_state_dict: '{name}': expected finite values, got {bad.sum()} infinite or nan")
+        raise TypeError(
+            f"load_state_dict: '{name}': expected finite values, got {np.count_nonzero(bad)} infinite or nan"
+        )
     if not fits(value, x.dtype):
         raise ValueError(f"load_state_dict: '{name}': has values beyond the range of {x.dtype}")
     copy = to_dtype(_array(name + COPY, state[name + COPY], x.array), x.dtype) if copied else None
@@ -57,12 +80,3 @@ def _array(name: str, value: Any, into: Array) -> np.ndarray:
     if array.shape != into.shape:
         raise ValueError(f"load_state_dict: '{name}': expected shape {into.shape}, got {array.shape}")
     return array
-
-
-def write(new: Sequence[New]) -> None:
-    """Write them into the arrays that are there: a captured CUDA graph finds them where they were."""
-    for x, value, copy in new:
-        if isinstance(x, Parameter):
-            x.write(value, copy)
-        else:
-            x.overwrite("load_state_dict", value)

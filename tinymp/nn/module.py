@@ -13,11 +13,10 @@ from ..arguments import flag, named, named_by_class
 from ..backend.extras import Held, held
 from ..dtypes import FLOATING, fits
 from ..events import in_pass
-from ..grad_mode import no_grad
 from ..parameter import Parameter, replace, storage_of
-from ..precision import MIXED, Policy, to_dtype, use
+from ..precision import MIXED, Policy, to_dtype, under
 from ..tensor import Tensor
-from .loading import COPY, exact, is_rounded, loadable, write
+from .loading import COPY, exact, is_rounded, load
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -275,14 +274,7 @@ class Module:
         if flag("load_state_dict", "strict", strict) and any(left):
             names = f"missing: {', '.join(left[0])}; unexpected: {', '.join(map(str, left[1]))}"
             raise ValueError(f"load_state_dict: this does not fit {type(self).__name__}: {names}")
-        with use(MIXED), no_grad():
-            new = [loadable(name, x, state_dict) for name, x in own.items() if name in state_dict]
-            before = [(x, exact(x).copy(), x.array.copy()) for x, *_ in new]
-            try:
-                write(new)
-            except BaseException:
-                write(before)
-                raise
+        under(MIXED, load, {name: x for name, x in own.items() if name in state_dict}, state_dict)
         return left
 
     # ---- in nn/more/module.py and nn/more/hooks.py: what training does without
