@@ -14,6 +14,7 @@ import numpy as np
 import around
 import tinymp as mp
 from tinymp import data, nn, ops, optim, parallel
+from tinymp.backend.extras import Held
 
 MAKERS: dict[str, Callable[[], Any]] = {
     "x": lambda: mp.ones(2, 3),
@@ -136,6 +137,7 @@ def public() -> dict[str, Any]:
                 add(f"{home}.{name}", x)
                 for cls in x.__mro__:
                     for method, f in vars(cls).items() if cls.__module__.startswith("tinymp") else ():
+                        f = getattr(cls, method) if isinstance(f, Held) else f
                         f = getattr(f, "__func__", f)  # of a static or class method
                         if inspect.isfunction(f) and is_public(cls, method):
                             add(f"{cls.__name__}.{method}", f)
@@ -174,7 +176,8 @@ def called(call: str, names: Names) -> str:
     if inspect.ismethod(x):
         own = x.__self__ if isinstance(x.__self__, type) else type(x.__self__)
         cls = next(cls for cls in own.__mro__ if x.__name__ in vars(cls))
-        x = getattr(vars(cls)[x.__name__], "__func__", vars(cls)[x.__name__])
+        x = x.__func__ if isinstance(vars(cls)[x.__name__], Held) else vars(cls)[x.__name__]
+        x = getattr(x, "__func__", x)
     elif isinstance(x, nn.Module):
         x = type(x)
     x = mp.audit.audit if x is mp.audit else x

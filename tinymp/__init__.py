@@ -55,17 +55,22 @@ _NAMES = {
     "gpu.machine": "backend.gpu.about backend.gpu.look",
     "nn.more.attention": "MultiheadAttention",
     "nn.more.average": "AveragedModel get_ema_avg_fn get_swa_avg_fn update_bn",
-    "nn.more.backward_hook": "hooks.WatchedBackward",
-    "nn.more.containers": "ModuleDict ParameterDict ParameterList",
-    "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d BCELoss CELU
-        CTCLoss ConstantPad2d Dropout1d Dropout2d ELU GELU GLU Hardsigmoid Hardswish Hardtanh HuberLoss KLDivLoss
-        L1Loss LocalResponseNorm LogSigmoid MaxPool1d Mish NLLLoss PReLU PixelShuffle ReLU6 ReflectionPad1d
-        ReflectionPad2d ReplicationPad1d ReplicationPad2d SELU SmoothL1Loss Softplus Softsign Threshold Unflatten
-        Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad2d""",
-    "nn.more.group_norm": "GroupNorm InstanceNorm1d InstanceNorm2d RMSNorm",
-    "nn.more.init": "init.dirac_ init.eye_ init.orthogonal_ init.trunc_normal_",
-    "nn.more.keep": "hooks.call_kept module.policies_kept",
-    "nn.more.layers": "Conv1d ConvTranspose1d EmbeddingBag LazyLinear",
+    "nn.more.containers": "ModuleDict ParameterDict ParameterList containers.replace_part",
+    "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d BCELoss
+        BCEWithLogitsLoss CELU CTCLoss ConstantPad2d CrossEntropyLoss Dropout1d Dropout2d ELU GELU GLU Hardsigmoid
+        Hardswish Hardtanh HuberLoss Identity KLDivLoss L1Loss LocalResponseNorm LogSigmoid LogSoftmax MSELoss MaxPool1d
+        Mish NLLLoss PReLU PixelShuffle ReLU6 ReflectionPad1d ReflectionPad2d ReplicationPad1d ReplicationPad2d SELU
+        SiLU SmoothL1Loss Softmax Softplus Softsign Threshold Unflatten Unfold Upsample UpsamplingBilinear2d
+        UpsamplingNearest2d ZeroPad2d""",
+    "nn.more.group_norm": "GroupNorm InstanceNorm1d InstanceNorm2d LayerNorm RMSNorm",
+    "nn.more.init": """init.calculate_gain init.dirac_ init.eye_ init.kaiming_normal_ init.kaiming_uniform_
+        init.orthogonal_ init.trunc_normal_ init.xavier_normal_ init.xavier_uniform_""",
+    "nn.more.hooks": """module.register_forward_hook module.register_forward_pre_hook
+        module.register_full_backward_hook""",
+    "nn.more.keep": "module.call_kept module.policies_kept",
+    "nn.more.layers": "Conv1d ConvTranspose1d EmbeddingBag LazyLinear layers.from_pretrained",
+    "nn.more.module": """module.add_module module.apply module.children module.extra_repr module.missing
+        module.named_children module.text""",
     "nn.more.recurrent": "GRU GRUCell LSTMCell RNN RNNCell",
     "nn.more.reparametrised": "remove_spectral_norm remove_weight_norm spectral_norm weight_norm",
     "nn.more.transformer": """Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder

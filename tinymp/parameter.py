@@ -100,15 +100,17 @@ class Weights(Tensor):
         """Bytes of the master copy alone; 0 where `array` is all there is."""
         return 0 if self._master is None else self._master.nbytes
 
-    def write(self, value: Any) -> None:
-        """Set the weight, or rows of it, to `value`: unrounded into the master, rounded once into the working copy.
+    def write(self, value: Any, rounded: Any = None) -> None:
+        """Set the weight, or rows of it, to `value`: unrounded into the master, rounded once into the working copy (or
+        as it was `rounded` already).
 
         Without a master this rounding is where small updates are lost (MPT section 3.1). All or nothing: what can fail
         comes first, and an interrupt between the two writes is raised after both.
         """
         if here.inside:
             tell("written", self, value)
-        rounded = with_values(value, store(values_of(value), like=self.array))
+        if rounded is None:
+            rounded = with_values(value, store(values_of(value), like=self.array))
         self._version[0] += 1
         try:
             self._put(value, rounded)

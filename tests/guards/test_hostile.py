@@ -20,7 +20,7 @@ TABLE = [
 # Of what is public by name, who calls it, or why there is no wrong call.
 LEFT_OUT = {
     "ops.bind ops.in_place Tensor.extend": "tinymp itself, once",
-    "init.parameter init.check init.random_of init.write": "layers and initialisers",
+    "init.parameter init.random_of init.write": "layers and initialisers",
     "*.cast_storage Tensor.result Tensor.require_outside_graph Tensor.only": "Policy.cast and Op.apply",
     "Parameter.cast_to Parameter.moved_to Weights.lock Weights.selected Weights.write": "Module, optimizers",
     "*.overwrite": "copy_ and the other ways to write in place",
@@ -31,7 +31,8 @@ LEFT_OUT = {
     "Policy.accumulator": "the primitives",
     "SparseRows.summed SparseRows.like SparseRows.rows SparseRows.put SparseRows.add": "lookups and updates",
     "DistributedDataParallel.ran DistributedDataParallel.summed": "the engine: events",
-    "Group.start Group.abort Group.close Group.agreed Group.agree *.normalised": "the package itself",
+    "Group.start Group.abort Group.close Group.agreed Group.agree": "the package itself",
+    "*.normalised RecurrentLayer.run": "the package itself",
     "Dataset.in_epoch Subset.in_epoch ConcatDataset.in_epoch": "the loader, with its own number",
     "Module.parameters Module.buffers Module.named_*": "prefixes and truth values: nothing is wrong",
     "nn.PackedSequence PackedSequence.to": "pack_padded_sequence makes it, and Tensor moves its data",

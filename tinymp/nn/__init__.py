@@ -4,16 +4,15 @@ from typing import TYPE_CHECKING
 
 from ..arguments import name_all as _name_all
 from ..parameter import Parameter
-from . import containers, functions, init, layers, loss, norm, recurrent
+from . import containers, functions, init, layers, norm, recurrent
 from .containers import *
 from .functions import *
 from .layers import *
-from .loss import *
 from .module import Module
 from .norm import *
 from .recurrent import *
 
-__all__ = ["Module", "Parameter", "init", *containers.__all__, *functions.__all__, *layers.__all__, *loss.__all__]
+__all__ = ["Module", "Parameter", "init", *containers.__all__, *functions.__all__, *layers.__all__]
 __all__ += [*norm.__all__, *recurrent.__all__]  # and those that are in more/, by the table of tinymp/__init__.py
 
 _name_all(globals())

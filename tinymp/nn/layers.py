@@ -1,4 +1,4 @@
-"""Layers with weights: Linear, convolutions, Embedding. Built in FP32; `policy.cast(model)` sets the storage."""
+"""Linear, convolutions of images, Embedding. Built in FP32; `policy.cast(model)` sets the storage."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from .. import ops
-from ..arguments import choice, flag, integers, with_axes
+from ..arguments import choice, count, flag, integers
+from ..backend.extras import Held
 from ..ops.embedding import row
 from ..parameter import Parameter
 from ..tensor import Tensor
 from . import init
-from .functions import described
 from .init import parameter
 from .module import Module
 
@@ -41,19 +41,18 @@ class Linear(Module):
     def forward(self, input: Tensor) -> Tensor:
         return ops.linear(input, self.weight, self.bias)
 
-    def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}" + (", bias=False" if self.bias is None else "")
 
-
-def _reset(weight: Parameter, bias: Parameter | None) -> None:
-    """Uniform on [-r, r) with r = 1 / sqrt(fan_in), PyTorch's default (kaiming_uniform_ with a = sqrt(5))."""
-    init.kaiming_uniform_(weight, a=math.sqrt(5))
-    if bias is not None:
-        r = 1 / math.sqrt(max(1, math.prod(weight.shape[1:])))
-        init.uniform_(bias, -r, r)
+def _reset(*parameters: Parameter | None) -> None:
+    """A weight and its bias uniform on [-r, r), r = 1 / sqrt(fan_in): PyTorch's kaiming_uniform_ with a = sqrt(5)."""
+    r = 1 / math.sqrt(max(1, math.prod(parameters[0].shape[1:])))  # type: ignore[union-attr]
+    for p in parameters:
+        if p is not None:
+            init.uniform_(p, -r, r)
 
 
 class Conv(Module):
+    """A convolution over one or two axes."""
+
     op: ClassVar[Callable[..., Tensor]]
     axes: ClassVar[int]  # spatial axes
     transposed: ClassVar[bool] = False
@@ -74,23 +73,21 @@ class Conv(Module):
         super().__init__()
         name, n = type(self).__name__, self.axes
         choice(name, "padding_mode", padding_mode, ("zeros",))
-        (self.in_channels,) = integers(name, "in_channels", in_channels, 1, 1)
-        (self.out_channels,) = integers(name, "out_channels", out_channels, 1, 1)
+        self.in_channels = count(name, "in_channels", in_channels)
+        self.out_channels = count(name, "out_channels", out_channels)
         self.kernel_size = integers(name, "kernel_size", kernel_size, n, 1)
         self.stride = integers(name, "stride", stride, n, 1)
         self.dilation = integers(name, "dilation", dilation, n, 1)
-        (self.groups,) = integers(name, "groups", groups, 1, 1)
-        if isinstance(padding, str) and not self.transposed:
-            self.padding = choice(name, "padding", padding, ("same", "valid"))
-        else:
-            self.padding = integers(name, "padding", padding, n, 0)
+        self.groups = count(name, "groups", groups)
+        words = isinstance(padding, str) and not self.transposed
+        self.padding = (
+            choice(name, "padding", padding, ("same", "valid")) if words else integers(name, "padding", padding, n, 0)
+        )
         for field, channels in (("in_channels", self.in_channels), ("out_channels", self.out_channels)):
             if channels % self.groups:
                 raise ValueError(f"{name}: expected {field} to be a multiple of groups, got {channels} and {groups}")
-        rows, columns = self.out_channels, self.in_channels
-        if self.transposed:
-            rows, columns = columns, rows
-        self.weight = parameter(rows, columns // self.groups, *self.kernel_size)
+        ends = (self.in_channels, self.out_channels) if self.transposed else (self.out_channels, self.in_channels)
+        self.weight = parameter(ends[0], ends[1] // self.groups, *self.kernel_size)
         self.bias = parameter(self.out_channels) if flag(name, "bias", bias) else None
         self.reset_parameters()
 
@@ -104,13 +101,6 @@ class Conv(Module):
     def _options(self) -> tuple:
         return self.stride, self.padding, self.dilation, self.groups
 
-    def extra_repr(self) -> str:
-        zeros, ones = (0,) * self.axes, (1,) * self.axes
-        usual = {"stride": ones, "padding": zeros, "output_padding": zeros, "dilation": ones}
-        changed = [f"{k}={v}" for k in usual if (v := getattr(self, k)) not in ((), usual[k])]
-        changed += [f"groups={self.groups}"] * (self.groups > 1) + ["bias=False"] * (self.bias is None)
-        return ", ".join([f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}", *changed])
-
 
 class Conv2d(Conv):
     """2-d cross-correlation. weight: (out_channels, in_channels / groups, kh, kw); input: (N, C, H, W).
@@ -123,6 +113,8 @@ class Conv2d(Conv):
 
 
 class ConvTranspose(Conv):
+    """A transposed convolution, whose options come in another order."""
+
     transposed = True
 
     def __init__(
@@ -155,15 +147,6 @@ class ConvTranspose2d(ConvTranspose):
     axes, op = 2, staticmethod(ops.conv_transpose2d)
 
 
-def draw_rows(weight: Parameter, padding_idx: int | None) -> None:
-    """Draw rows standard normal, but for the one of padding, which is zero."""
-    init.normal_(weight)
-    if padding_idx is not None:
-        value = weight.master.copy()
-        value[padding_idx] = 0
-        weight.write(value)
-
-
 class Embedding(Module):
     """weight[input], for integers in [0, num_embeddings). weight: (num_embeddings, embedding_dim). See `ops.embedding`.
 
@@ -175,31 +158,19 @@ class Embedding(Module):
         self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *, sparse: bool = False
     ) -> None:
         super().__init__()
-        (self.num_embeddings,) = integers("Embedding", "num_embeddings", num_embeddings, 1, 1)
-        (self.embedding_dim,) = integers("Embedding", "embedding_dim", embedding_dim, 1, 1)
+        self.num_embeddings = count("Embedding", "num_embeddings", num_embeddings)
+        self.embedding_dim = count("Embedding", "embedding_dim", embedding_dim)
         self.padding_idx = row("Embedding", padding_idx, self.num_embeddings)
         self.sparse = flag("Embedding", "sparse", sparse)
         self.weight = parameter(self.num_embeddings, self.embedding_dim)
         self.reset_parameters()
 
-    @classmethod
-    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: Any = None, **options: Any) -> Any:
-        """A layer whose weight is a copy of embeddings (num_embeddings, embedding_dim), in FP32.
-
-        freeze: the weight takes no gradient. options: those of the constructor.
-        """
-        x = with_axes("from_pretrained", "embeddings", embeddings, 2)
-        layer = cls(x.shape[0], x.shape[1], padding_idx=padding_idx, **options)
-        layer.weight.data.copy_(x)
-        layer.weight.requires_grad_(not flag("from_pretrained", "freeze", freeze))
-        return layer
-
     def reset_parameters(self) -> None:
-        """Draw the weight anew."""
-        draw_rows(self.weight, self.padding_idx)
+        """Draw rows standard normal, but for the one of padding, which is zero."""
+        init.normal_(self.weight)
+        self.weight.data[slice(0) if self.padding_idx is None else self.padding_idx] = 0  # no row, or this
 
     def forward(self, input: Tensor) -> Tensor:
         return ops.embedding(input, self.weight, self.padding_idx, sparse=self.sparse)
 
-    def extra_repr(self) -> str:
-        return described(self, "num_embeddings", "embedding_dim")
+    from_pretrained = Held("nn.layers.from_pretrained")

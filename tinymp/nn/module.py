@@ -4,33 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from .. import backend
-from ..arguments import flag, function, named
-from ..backend.extras import held
+from ..arguments import flag, named, named_by_class
+from ..backend.extras import Held, held
 from ..dtypes import FLOATING, fits
 from ..events import in_pass
 from ..parameter import Parameter, replace, storage_of
-from ..precision import Policy, to_dtype
+from ..precision import MIXED, Policy, to_dtype, under
 from ..tensor import Tensor
-from .hooks import Hooks, Kept, RemovableHandle, name_layer
-from .loading import exact, is_rounded, loadable, loadable_copy, overwrite
+from .loading import COPY, exact, is_rounded, load
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-_COPY = ".copy"  # after a parameter's name in a state_dict: its working copy
-
-
-@lru_cache(256)  # hasattr asks often
-def _similar(name: str, names: tuple[str, ...]) -> list[str]:
-    from difflib import get_close_matches
-
-    return get_close_matches(name, names)
 
 
 class IncompatibleKeys(NamedTuple):
@@ -57,6 +46,12 @@ class Module:
     def __init__(self) -> None:
         vars(self).update(training=True, _persistent={})
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Errors of a layer's forward begin with its name; not so of a container: the layer in it has been named."""
+        super().__init_subclass__(**options)
+        if "forward" in vars(cls) and str(cls.__module__).startswith("tinymp.") and "containers" not in cls.__module__:
+            cls.forward = named_by_class(cls.forward)  # type: ignore[method-assign]
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
@@ -65,80 +60,20 @@ class Module:
             context = copy_context()
             context.run(in_pass.set, True)
             return context.run(self, *args, **kwargs)
-        hooks = vars(self).get("_hooks")
-        try:
-            return hooks.call(self, args, kwargs) if hooks else self.forward(*args, **kwargs)
-        except Exception as error:
-            if not hooks:
-                name_layer(error, self)
-            raise
-
-    # ---- hooks
-
-    def register_forward_pre_hook(
-        self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False
-    ) -> RemovableHandle:
-        """Call hook(module, args) before each forward; what it returns, unless None, replaces the arguments.
-
-        with_kwargs: hook(module, args, kwargs), which returns None or (args, kwargs). prepend: before the other hooks.
-        """
-        return self._hooked("register_forward_pre_hook", "pre", hook, prepend, with_kwargs)
-
-    def register_forward_hook(
-        self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False
-    ) -> RemovableHandle:
-        """Call hook(module, args, output) after each forward; what it returns, unless None, replaces the output.
-
-        with_kwargs: hook(module, args, kwargs, output). prepend: before the other hooks.
-        """
-        return self._hooked("register_forward_hook", "post", hook, prepend, with_kwargs)
-
-    def register_full_backward_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
-        """Call hook(module, grad_input, grad_output) when backward has reached the module's inputs.
-
-        Both are tuples of Tensors in storage dtype, None where no gradient is wanted: of the positional arguments of
-        forward, and of its output or the items of its output. They still carry the loss scale. What the hook returns,
-        unless None, replaces grad_input: of its shapes and dtypes, else ValueError. Inputs that require gradients must
-        have one dtype, and so must outputs.
-        """
-        return self._hooked("register_full_backward_hook", "backward", hook, prepend)
-
-    def _hooked(
-        self, how: str, when: str, hook: Any, prepend: bool, with_kwargs: bool | None = None
-    ) -> RemovableHandle:
-        hooks, prepend = vars(self).setdefault("_hooks", Hooks()), flag(how, "prepend", prepend)
-        entry = function(how, "hook", hook)
-        entry = entry if with_kwargs is None else (entry, flag(how, "with_kwargs", with_kwargs))
-        return RemovableHandle(getattr(hooks, when), entry, prepend)
+        hooks = vars(self).get("_hooks")  # nn/more/hooks.py puts them there
+        return hooks.call(self, args, kwargs) if hooks else self.forward(*args, **kwargs)
 
     # ---- attributes
 
     def __setattr__(self, name: str, value: Any) -> None:
-        owner, old = type(self).__name__, vars(self).get(name)
-        if isinstance(value, (Parameter, Module)):
-            self._check_name(name)
-            if isinstance(value, Module) and any(m is self for m in value.modules()):
-                raise ValueError(f"{owner}.{name}: a module cannot be a part of itself")
-        for part in (Parameter, Module):
-            if isinstance(old, part) and not isinstance(value, (part, type(None))):
-                raise TypeError(
-                    f"{owner}.{name}: expected a {part.__name__} or None in place of the {part.__name__} there, got "
-                    f"{type(value).__name__}"
-                    + (f"; for new values use .{name}.copy_(...)" if part is Parameter else "")
-                )
-        if name in vars(self).get("_persistent", ()):
-            self._check_buffer(name, value)
+        kinds: list[type] = [Tensor] if name in vars(self).get("_persistent", ()) else []
+        kinds += [kind for x in (vars(self).get(name), value) for kind in (Parameter, Module) if isinstance(x, kind)]
+        if kinds:
+            self._check(name, value, kinds[0])
         super().__setattr__(name, value)
 
-    def __getattr__(self, name: str) -> Any:  # only called for what is not there
-        owner = type(self).__name__
-        if "_persistent" not in vars(self):
-            raise AttributeError(f"{owner} has no attribute '{name}' (yet): super().__init__() was not called")
-        near = _similar(name, tuple(dir(self)))
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise AttributeError(f"{owner} has no attribute '{name}'{hint}")
-
-    def _check_name(self, name: str) -> None:
+    def _check(self, name: str, part: Any, kind: type) -> None:
+        """Refuse a part that is not of this kind (Parameter, Module; Tensor for a buffer), or under this name."""
         owner = type(self).__name__
         if "_persistent" not in vars(self):
             raise AttributeError(f"{owner}.{name}: call super().__init__() before assigning parameters and modules")
@@ -146,41 +81,30 @@ class Module:
             raise ValueError(f"{owner}: expected a name that is a non-empty string without dots, got {name!r}")
         if hasattr(Module, name):
             raise ValueError(f"{owner}.{name}: this name would hide Module.{name}; choose another")
+        if not isinstance(part, (kind, type(None))) or (kind is Tensor and isinstance(part, Parameter)):
+            new = f"; for new values use .{name}.copy_(...)" if kind is Parameter else ""
+            raise TypeError(f"{owner}.{name}: expected a {kind.__name__} or None, got {type(part).__name__}{new}")
+        if isinstance(part, Module) and any(m is self for m in part.modules()):
+            raise ValueError(f"{owner}.{name}: a module cannot be a part of itself")
 
-    def _check_buffer(self, name: str, value: Any) -> None:
-        if value is not None and (not isinstance(value, Tensor) or isinstance(value, Parameter)):
-            raise TypeError(
-                f"{type(self).__name__}.{name}: expected a Tensor or None for a buffer, got {type(value).__name__}"
-            )
+    def _register(self, name: str, part: Any, kind: type) -> None:
+        self._check(name, part, kind)
+        vars(self)[name] = part
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Add a parameter; the same as `self.name = param`, for names known only at run time."""
         self._register(name, param, Parameter)
-
-    def add_module(self, name: str, module: Module | None) -> None:
-        """Add a sub-module; the same as `self.name = module`, for names known only at run time."""
-        self._register(name, module, Module)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Add a Tensor that is state but not trained; `persistent`: whether it is part of the state_dict.
 
         TypeError for anything but a plain Tensor or None; ValueError for a name that is taken.
         """
-        self._check_name(name)
         flag("register_buffer", "persistent", persistent)
         if name in vars(self) and name not in self._persistent:
             raise ValueError(f"{type(self).__name__}.register_buffer: there is an attribute '{name}' already")
-        self._check_buffer(name, tensor)
+        self._register(name, tensor, Tensor)
         self._persistent[name] = persistent
-        setattr(self, name, tensor)
-
-    def _register(self, name: str, part: Any, kind: type) -> None:
-        self._check_name(name)
-        if not isinstance(part, (kind, type(None))):
-            raise TypeError(
-                f"{type(self).__name__}.{name}: expected a {kind.__name__} or None, got {type(part).__name__}"
-            )
-        setattr(self, name, part)
 
     # ---- what it is made of
 
@@ -225,14 +149,6 @@ class Module:
         """Its buffers, in the order of `named_buffers`."""
         return (b for _, b in self.named_buffers(recurse=recurse))
 
-    def named_children(self) -> Iterator[tuple[str, Module]]:
-        """(name, module) for each direct sub-module; shared ones once."""
-        return self._named(lambda m: m._own(Module), "", False, True)
-
-    def children(self) -> Iterator[Module]:
-        """Its direct sub-modules."""
-        return (m for _, m in self.named_children())
-
     def named_modules(self, prefix: str = "", remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
         """(path, module) for itself (path "") and every module in it, depth first; shared ones once."""
         waiting, seen = [(prefix, self)], set()
@@ -268,14 +184,6 @@ class Module:
         for p in self.parameters():
             p.zero_grad()
 
-    def apply(self, fn: Callable[[Module], Any]) -> Self:
-        """Call fn(module) on every module in it, parts before wholes, itself last."""
-        function("apply", "fn", fn)
-        for child in self.children():
-            child.apply(fn)
-        fn(self)
-        return self
-
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Set `requires_grad` of all parameters (False freezes them)."""
         for p in self.parameters():
@@ -291,11 +199,10 @@ class Module:
         """
         if not isinstance(device, str):
             raise TypeError(f"to: expected the name of a device, got {device!r}; for a dtype use policy.cast(model)")
-        there = backend.get(device)
-        moved: list[tuple[Tensor, dict]] = [
-            (p, p.moved_to(device)) for p in self.parameters() if backend.of(p.array) is not there
-        ]
-        moved += [(b, {"array": there.asarray(b.array)}) for b in self.buffers() if backend.of(b.array) is not there]
+        there, moved = backend.get(device), list[tuple[Tensor, dict]]()
+        for x in (*self.parameters(), *self.buffers()):
+            if backend.of(x.array) is not there:
+                moved.append((x, x.moved_to(device) if isinstance(x, Parameter) else {"array": there.asarray(x.array)}))
         replace(moved)
         return self
 
@@ -304,7 +211,7 @@ class Module:
 
         All or nothing: if it fails or is interrupted, every parameter and buffer is what it was.
         """
-        kept = {} if keep is None else held("nn.module.policies_kept")(self, policy, keep)
+        kept = {} if keep is None else held("nn.module.policies_kept")(self, policy, keep)  # by id
         targets: list[tuple[str, Tensor, np.dtype]] = []
         for name, p in self.named_parameters():
             targets.append((name, p, storage_of(kept.get(id(p), policy), p.normalisation)))
@@ -321,11 +228,7 @@ class Module:
             (x, x.cast_to(kept.get(id(x), policy)) if isinstance(x, Parameter) else {"array": to_dtype(x.array, dtype)})
             for _, x, dtype in targets
         ]
-        for module in self.modules():
-            if id(module) in kept:
-                changes.append((vars(module).setdefault("_hooks", Hooks()), {"kept": Kept(kept[id(module)], policy)}))
-            elif "_hooks" in vars(module):
-                changes.append((vars(module)["_hooks"], {"kept": None}))
+        changes += [(h, {"kept": kept.get(id(h))}) for m in self.modules() if (h := vars(m).get("_hooks")) is not None]
         replace(changes)
         return self
 
@@ -346,11 +249,10 @@ class Module:
         where a working copy is not the FP16 number nearest to its master (after stochastic rounding) is it added after
         the master, as "name.copy", so that training goes on bit for bit; PyTorch then needs strict=False.
         """
-        state = {}
+        state: dict[str, np.ndarray] = {}
         for name, x in self._state().items():
-            state[name] = np.array(backend.to_cpu(exact(x)))
-            if isinstance(x, Parameter) and not is_rounded(x):
-                state[name + _COPY] = np.array(backend.to_cpu(x.array))
+            arrays = {name: exact(x)} if is_rounded(x) else {name: exact(x), name + COPY: x.array}
+            state.update({entry: np.array(backend.to_cpu(array)) for entry, array in arrays.items()})
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
@@ -361,53 +263,28 @@ class Module:
         state_dict: name -> NumPy array, Tensor or anything else with `__array__`, such as a CPU tensor of PyTorch.
         strict: whether missing and unexpected names are errors; without it they are returned.
 
-        Raises TypeError for entries that are not finite real numbers (a buffer may be infinite where it is now), and
-        ValueError that lists all missing, unexpected and wrongly shaped entries and those that do not fit FP16.
+        Raises TypeError for an entry that is not of finite real numbers (a buffer may be infinite where it is now), and
+        ValueError for missing and unexpected names, a wrong shape, and values that do not fit FP16.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"load_state_dict: expected a mapping of names to arrays, got {type(state_dict).__name__}")
-        flag("load_state_dict", "strict", strict)
-        own, new, rounded, bad, wrong = self._state(), {}, {}, [], []
-        missing = [name for name in own if name not in state_dict]
-        copies = {name + _COPY for name, x in own.items() if isinstance(x, Parameter) and name in state_dict}
-        unexpected = [name for name in state_dict if name not in own and name not in copies]
-        for name in [name for name in own if name in state_dict]:
-            entry = name
-            try:
-                new[name] = loadable(own[name], state_dict[name])
-                entry = name + _COPY
-                rounded[name] = loadable_copy(own[name], state_dict.get(entry), new[name])
-            except TypeError as error:
-                bad.append(f"'{entry}': {error}")
-            except ValueError as error:
-                wrong.append(f"'{entry}': {error}")
-        if bad:
-            raise TypeError(f"load_state_dict: {'; '.join(sorted(bad))}")
-        if strict:
-            wrong += [f"missing: {', '.join(missing)}"] * bool(missing)
-            wrong += [f"unexpected: {', '.join(map(str, unexpected))}"] * bool(unexpected)
-        if wrong:
-            raise ValueError(f"load_state_dict: this does not fit {type(self).__name__}:\n  " + "\n  ".join(wrong))
-        overwrite([(own[name], value, rounded[name]) for name, value in new.items()])
-        return IncompatibleKeys(missing, unexpected)
+        own = self._state()
+        known = {*own, *[name + COPY for name in own]}
+        left = IncompatibleKeys([n for n in own if n not in state_dict], [n for n in state_dict if n not in known])
+        if flag("load_state_dict", "strict", strict) and any(left):
+            names = f"missing: {', '.join(left[0])}; unexpected: {', '.join(map(str, left[1]))}"
+            raise ValueError(f"load_state_dict: this does not fit {type(self).__name__}: {names}")
+        under(MIXED, load, {name: x for name, x in own.items() if name in state_dict}, state_dict)
+        return left
 
-    # ---- what it looks like
+    # ---- in nn/more/module.py and nn/more/hooks.py: what training does without
 
-    def extra_repr(self) -> str:
-        """The text between the parentheses in its line of `repr`."""
-        return ""
+    if TYPE_CHECKING:
 
-    def _tree(self) -> str:
-        weights = ", ".join(f"{name} {p.shape} {p.dtype}" for name, p in self._own(Parameter).items())
-        head, lines = f"{type(self).__name__}({self.extra_repr()}", [")" + (f"  {weights}" if weights else "")]
-        children = self._own(Module).items()
-        if children:
-            lines = ["", *[f"  ({name}): {m._tree()}".replace("\n", "\n  ") for name, m in children], *lines]
-        return head + "\n".join(lines)
+        def __getattr__(self, name: str) -> Any: ...
 
-    def __repr__(self) -> str:
-        parameters = list(self.parameters())
-        if not parameters:
-            return self._tree()
-        n, data, master = (sum(x) for x in zip(*[(p.array.size, p.nbytes, p.master_nbytes) for p in parameters]))
-        return f"{self._tree()}\n{n:,} parameters: {data:,} bytes of weights, {master:,} bytes of masters"
+
+HELD = {name: name for name in ["add_module", "apply", "children", "extra_repr", "named_children"]}
+HELD |= {f"register_{when}_hook": f"register_{when}_hook" for when in ("forward", "forward_pre", "full_backward")}
+for _method, _function in {**HELD, "__repr__": "text", "__getattr__": "missing"}.items():
+    setattr(Module, _method, Held(f"nn.module.{_function}"))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .. import backend, ops, statistics
-from ..arguments import flag, integers, number
+from ..arguments import count, flag, number
 from ..parameter import Parameter
-from ..precision import to_dtype
+from ..precision import FP32, to_dtype
 from ..tensor import Tensor
 from . import init
-from .functions import described
 from .init import parameter
-from .loading import overwrite
 from .module import Module
 
-__all__ = ["BatchNorm1d", "BatchNorm2d", "LayerNorm"]
+__all__ = ["BatchNorm1d", "BatchNorm2d"]
 
 
 class Affine(Module):
@@ -65,14 +63,14 @@ class BatchNorm(Affine):
     ) -> None:
         super().__init__()
         name = type(self).__name__
-        (self.num_features,) = integers(name, "num_features", num_features, 1, 1)
+        self.num_features = count(name, "num_features", num_features)
         self.eps = number(name, "eps", eps, 0)
         self.momentum = None if momentum is None else number(name, "momentum", momentum, 0, 1)
         self.affine, bias = flag(name, "affine", affine), flag(name, "bias", bias)
         self.track_running_stats = flag(name, "track_running_stats", track_running_stats)
         xp = backend.default().xp
         for buffer in ("running_mean", "running_var"):
-            statistic = Tensor(parameter(self.num_features).array)  # a MemoryError for more than any memory holds
+            statistic = Tensor(xp.zeros(self.num_features, FP32.storage))
             self.register_buffer(buffer, statistic if track_running_stats else None)
         self.register_buffer("num_batches_tracked", Tensor(xp.zeros((), int)) if track_running_stats else None)
         self._undo = statistics.Undo()
@@ -87,7 +85,7 @@ class BatchNorm(Affine):
         """running_mean 0, running_var 1, num_batches_tracked 0."""
         for buffer, start in ((self.running_mean, 0), (self.running_var, 1), (self.num_batches_tracked, 0)):
             if buffer is not None:
-                overwrite([(buffer, backend.of(buffer.array).xp.full_like(buffer.array, start), None)])
+                buffer.overwrite("reset_running_stats", backend.of(buffer.array).xp.full_like(buffer.array, start))
 
     def forward(self, input: Tensor) -> Tensor:
         return self.normalised(input, ops.batch_norm)
@@ -103,12 +101,8 @@ class BatchNorm(Affine):
             arguments = mean, var, self.weight, self.bias, True, momentum, self.eps
             with self._undo.moving((mean, var, count), self.weight):
                 return batch_norm(input, *arguments, num_batches_tracked=count)
-        if self.training:
-            mean = var = None
+        mean, var = (None, None) if self.training else (mean, var)
         return batch_norm(input, mean, var, self.weight, self.bias, mean is None, 0.0, self.eps)
-
-    def extra_repr(self) -> str:
-        return described(self, "num_features")
 
 
 class BatchNorm1d(BatchNorm):
@@ -121,26 +115,3 @@ class BatchNorm2d(BatchNorm):
     """`nn.norm.BatchNorm` of images (N, C, H, W)."""
 
     layouts: ClassVar = {4: "(N, C, H, W)"}
-
-
-class LayerNorm(Affine):
-    """Normalise over the last axes, whose lengths are normalized_shape, then y = x weight + bias of that shape.
-
-    elementwise_affine=False leaves out weight and bias, bias=False the bias alone. See `ops.layer_norm`.
-    """
-
-    def __init__(
-        self, normalized_shape: Any, eps: float = 1e-05, elementwise_affine: bool = True, bias: bool = True
-    ) -> None:
-        super().__init__()
-        shape = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
-        self.normalized_shape = integers("LayerNorm", "normalized_shape", shape, max(1, len(shape)), 1)
-        self.eps, bias = number("LayerNorm", "eps", eps, 0), flag("LayerNorm", "bias", bias)
-        self.elementwise_affine = flag("LayerNorm", "elementwise_affine", elementwise_affine)
-        self._begin(*self.normalized_shape, weight=elementwise_affine, bias=bias)
-
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
-
-    def extra_repr(self) -> str:
-        return described(self, "normalized_shape")

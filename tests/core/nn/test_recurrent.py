@@ -273,8 +273,3 @@ def test_a_first_state_of_zeros_may_be_in_another_dtype(kind, dtype):
     for wrong in (zeros + 1, zeros.clone().requires_grad_()):  # a value, and a gradient, that would be lost
         with pytest.raises(TypeError, match="expected tensors of one dtype"):
             run(wrong)
-
-
-def test_dropout_behind_the_only_layer_is_warned_of():
-    with pytest.warns(UserWarning, match=r"^LSTM: dropout=0\.5 acts between layers, and there is one layer"):
-        LSTM(3, 6, dropout=0.5)

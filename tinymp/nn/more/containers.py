@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["ModuleDict", "ParameterDict", "ParameterList"]
 
 
+def replace_part(self: PartList, index: int, part: Any) -> None:
+    """self[index] = part."""
+    setattr(self, list(self._own(self.kind))[index], part)
+
+
 class ParameterList(PartList):
     """A list of parameters, which count as its own. Indexing, slicing, `append`, `extend`, `len`.
 
@@ -31,6 +36,13 @@ class ParameterList(PartList):
 
     def append(self, value: Tensor) -> Self:
         return super().append(as_parameter(value))
+
+    def extend(self, parts: Iterable) -> Self:
+        if hasattr(parts, "dtype"):  # a tensor would give its rows
+            raise TypeError(f"ParameterList: expected several parameters, got {type(parts).__name__}")
+        return super().extend(parts)
+
+    __iadd__ = extend
 
     def __setitem__(self, index: int, value: Tensor) -> None:
         super().__setitem__(index, as_parameter(value))
@@ -101,4 +113,4 @@ class ParameterDict(_Dict):
         super().__init__(parameters)
 
 
-name_all(globals())
+name_all(globals(), replace_part)

@@ -1,4 +1,4 @@
-"""Modules beyond those of nn/functions.py and nn/loss.py: PReLU, which learns its slope; rows without parameters."""
+"""Modules beyond those of nn/functions.py: losses, PReLU, which learns its slope, and rows without parameters."""
 
 from __future__ import annotations
 
@@ -13,12 +13,35 @@ from ..functions import Dropout, Function
 from ..init import parameter
 from ..module import Module
 
-__all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d", "BCELoss"]
+__all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d"]
+__all__ += ["BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "Identity", "LogSoftmax", "MSELoss", "SiLU", "Softmax"]
 __all__ += ["CELU", "SELU", "CTCLoss", "ConstantPad2d", "Hardsigmoid", "Softsign", "Threshold", "Unfold"]
 __all__ += ["ELU", "GELU", "GLU", "Dropout1d", "Dropout2d", "Hardswish", "Hardtanh", "HuberLoss", "KLDivLoss", "L1Loss"]
 __all__ += ["LocalResponseNorm", "LogSigmoid", "MaxPool1d", "Mish", "NLLLoss", "PReLU", "PixelShuffle", "ReLU6"]
 __all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "SmoothL1Loss", "Softplus"]
 __all__ += ["Unflatten", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad2d"]
+
+
+class SiLU(Function, op=ops.silu):
+    """x * sigmoid(x). See `ops.silu`."""
+
+
+class Softmax(Function, op=ops.softmax, dim=None):
+    """exp(x), divided by its sum along dim. See `ops.softmax`, which refuses dim=None."""
+
+
+class LogSoftmax(Function, op=ops.log_softmax, dim=None):
+    """ln softmax(x) along dim. See `ops.log_softmax`, which refuses dim=None."""
+
+
+class Identity(Module):
+    """Its input; whatever the constructor is given is ignored, so that it can stand in for any layer."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def forward(self, input: Any) -> Any:
+        return input
 
 
 class ReLU6(Function, op=ops.relu6):
@@ -205,35 +228,55 @@ class PReLU(Module):
     def forward(self, input: Tensor) -> Tensor:
         return ops.prelu(input, self.weight)
 
-    def extra_repr(self) -> str:
-        return f"num_parameters={self.num_parameters}"
+
+class Loss(Function):
+    """forward(input, target), in FP32 (NVG section 2.3.1). Options that are tensors, such as a weight, are buffers."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name, value in self._options().items():
+            if isinstance(value, Tensor):
+                delattr(self, name)
+                self.register_buffer(name, value)
 
 
-class NLLLoss(Function, op=ops.nll_loss, inputs=2):
-    """-input at the target class, for log-probabilities. See `ops.nll_loss`."""
+class CrossEntropyLoss(Loss, op=ops.cross_entropy, inputs=2):
+    """-ln softmax(input) at the target class, or against target probabilities. See `ops.cross_entropy`."""
 
 
-class L1Loss(Function, op=ops.l1_loss, inputs=2, without=("weight",)):
-    """|input - target|. See `ops.l1_loss`."""
+class MSELoss(Loss, op=ops.mse_loss, inputs=2, without=("weight",)):
+    """(input - target)^2. See `ops.mse_loss`."""
 
 
-class SmoothL1Loss(Function, op=ops.smooth_l1_loss, inputs=2):
-    """Quadratic below beta, linear above, with slope 1. See `ops.smooth_l1_loss`."""
+class BCEWithLogitsLoss(Loss, op=ops.binary_cross_entropy_with_logits, inputs=2):
+    """Binary cross entropy of sigmoid(input). See `ops.binary_cross_entropy_with_logits`."""
 
 
-class BCELoss(Function, op=ops.binary_cross_entropy, inputs=2):
+class BCELoss(Loss, op=ops.binary_cross_entropy, inputs=2):
     """Binary cross entropy of probabilities. See `ops.binary_cross_entropy`."""
 
 
-class HuberLoss(Function, op=ops.huber_loss, inputs=2, without=("weight",)):
+class NLLLoss(Loss, op=ops.nll_loss, inputs=2):
+    """-input at the target class, for log-probabilities. See `ops.nll_loss`."""
+
+
+class L1Loss(Loss, op=ops.l1_loss, inputs=2, without=("weight",)):
+    """|input - target|. See `ops.l1_loss`."""
+
+
+class SmoothL1Loss(Loss, op=ops.smooth_l1_loss, inputs=2):
+    """Quadratic below beta, linear above, with slope 1. See `ops.smooth_l1_loss`."""
+
+
+class HuberLoss(Loss, op=ops.huber_loss, inputs=2, without=("weight",)):
     """Quadratic below delta, linear above, with slope delta. See `ops.huber_loss`."""
 
 
-class KLDivLoss(Function, op=ops.kl_div, inputs=2):
+class KLDivLoss(Loss, op=ops.kl_div, inputs=2):
     """target (ln target - input), for log-probabilities input. See `ops.kl_div`."""
 
 
-class CTCLoss(Function, op=ops.ctc_loss, inputs=4):
+class CTCLoss(Loss, op=ops.ctc_loss, inputs=4):
     """-ln of the probability of targets under all alignments with log_probs. See `ops.ctc_loss`.
 
     forward takes log_probs (T, N, C), targets, input_lengths and target_lengths.

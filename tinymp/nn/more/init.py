@@ -1,16 +1,92 @@
-"""Initialisers that fewer networks need: truncated normal, identities, orthogonal matrices."""
+"""Initialisers by fan_in and fan_out (Glorot and Bengio, He et al.), truncated normal, identities, orthogonal matrices.
+
+fan_in and fan_out of a weight of shape (out, in, *kernel) are in * prod(kernel) and out * prod(kernel).
+"""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from ...arguments import constant, count, name_all, number
+from ...arguments import choice, constant, count, floating, name_all, number
 from ...dtypes import float64
-from ..init import T, check, random_of, write
+from ...tensor import Tensor
+from ..init import T, normal_, random_of, uniform_, write
 
-__all__ = ["dirac_", "eye_", "orthogonal_", "trunc_normal_"]
+__all__ = ["calculate_gain", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_", "orthogonal_", "trunc_normal_"]
+__all__ += ["xavier_normal_", "xavier_uniform_"]
+
+
+def check(op: str, tensor: Any, least: int = 0) -> tuple[int, ...]:
+    """The shape of a floating Tensor with at least `least` axes."""
+    if floating(op, "tensor", tensor).ndim < least:
+        raise ValueError(f"{op}: expected `tensor` to have at least {least} axes, got shape {tensor.shape}")
+    return tensor.shape
+
+
+def _fans(op: str, tensor: Tensor) -> tuple[int, int]:
+    rows, columns, *kernel = check(op, tensor, least=2)
+    return columns * math.prod(kernel), rows * math.prod(kernel)
+
+
+def xavier_uniform_(tensor: T, gain: float = 1.0, generator: np.random.Generator | None = None) -> T:
+    """Uniform on [-r, r) with r = gain sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010)."""
+    gain = number("xavier_uniform_", "gain", gain)
+    r = gain * math.sqrt(6 / max(1, sum(_fans("xavier_uniform_", tensor))))
+    return uniform_(tensor, -r, r, generator)
+
+
+def xavier_normal_(tensor: T, gain: float = 1.0, generator: np.random.Generator | None = None) -> T:
+    """Normal with standard deviation gain sqrt(2 / (fan_in + fan_out)) (Glorot and Bengio, 2010)."""
+    gain = number("xavier_normal_", "gain", gain, 0)
+    return normal_(tensor, 0.0, gain * math.sqrt(2 / max(1, sum(_fans("xavier_normal_", tensor)))), generator)
+
+
+def kaiming_uniform_(
+    tensor: T,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: np.random.Generator | None = None,
+) -> T:
+    """Uniform on [-r, r) with r = gain sqrt(3 / fan) (He et al., 2015). a: the slope of a leaky_relu."""
+    r = math.sqrt(3) * _kaiming_std("kaiming_uniform_", tensor, a, mode, nonlinearity)
+    return uniform_(tensor, -r, r, generator)
+
+
+def kaiming_normal_(
+    tensor: T,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: np.random.Generator | None = None,
+) -> T:
+    """Normal with standard deviation gain / sqrt(fan) (He et al., 2015). a: the slope of a leaky_relu."""
+    return normal_(tensor, 0.0, _kaiming_std("kaiming_normal_", tensor, a, mode, nonlinearity), generator)
+
+
+def _kaiming_std(op: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+    fan_in, fan_out = _fans(op, tensor)
+    number(op, "a", a)
+    choice(op, "mode", mode, ("fan_in", "fan_out"))
+    return calculate_gain(nonlinearity, a) / math.sqrt(max(1, fan_in if mode == "fan_in" else fan_out))
+
+
+_GAINS = {"tanh": 5 / 3, "relu": math.sqrt(2), "selu": 3 / 4, "sigmoid": 1.0, "linear": 1.0} | {
+    f"conv{kind}{n}d": 1.0 for kind in ("", "_transpose") for n in (1, 2, 3)
+}
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """The gain that keeps the variance through a nonlinearity, as in PyTorch. param: the slope of a leaky_relu.
+
+    ValueError for an unknown name.
+    """
+    slope = number("calculate_gain", "param", 0.01 if param is None else param)
+    name = choice("calculate_gain", "nonlinearity", nonlinearity, (*_GAINS, "leaky_relu"))
+    return math.sqrt(2 / (1 + slope * slope)) if name == "leaky_relu" else _GAINS[name]
 
 
 def trunc_normal_(
@@ -86,4 +162,4 @@ def orthogonal_(tensor: T, gain: float = 1, generator: np.random.Generator | Non
     return write("orthogonal_", tensor, gain * (q.T if rows < columns else q).reshape(shape))
 
 
-name_all(globals())
+name_all(globals(), check)

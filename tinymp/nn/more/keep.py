@@ -13,12 +13,14 @@ from ...events import Observer, observe
 from ...ops.convert import to
 from ...precision import LOSS, Policy, kept_policy, under
 from ...tensor import Tensor
-from ..hooks import Hooks
 from ..module import Module
+from .hooks import Hooks, Kept, hooks_of
 
 
-def policies_kept(model: Module, policy: Policy, keep: Mapping[str, Policy]) -> dict[int, Policy]:
-    """By their ids, the policies of modules that are kept, and of their parameters and buffers."""
+def policies_kept(model: Module, policy: Policy, keep: Mapping[str, Policy]) -> dict[int, Any]:
+    """By their ids, the policies of modules that are kept, of their parameters and buffers, and what the modules' Hooks
+    are told of them.
+    """
     if not isinstance(keep, Mapping) or not all(isinstance(kept, Policy) for kept in keep.values()):
         raise TypeError(f"Policy.cast: expected keep to be a dict of paths of modules and policies, got {keep!r}")
     paths = dict(model.named_modules(remove_duplicate=False))
@@ -39,7 +41,8 @@ def policies_kept(model: Module, policy: Policy, keep: Mapping[str, Policy]) -> 
                     f"Policy.cast: {there!r} and {here!r} are one {type(x).__name__}, which cannot have two "
                     f"policies, {(other or policy).name} and {(policies[path] or policy).name}: name both in keep"
                 )
-    return {key: kept for key, (_, kept) in found.items() if kept is not None}
+    kept = {key: own for key, (_, own) in found.items() if own is not None}
+    return kept | {id(hooks_of(m)): Kept(kept[id(m)], policy) for m in paths.values() if id(m) in kept}
 
 
 def call_kept(hooks: Hooks, module: Module, args: tuple, kwargs: dict[str, Any]) -> Any:

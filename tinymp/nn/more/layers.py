@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ... import backend, ops
-from ...arguments import choice, flag, floating, name_all
+from ...arguments import choice, flag, floating, name_all, with_axes
 from ...parameter import replace
 from ...tensor import Tensor
 from ..layers import Conv, ConvTranspose, Embedding, Linear
@@ -28,6 +30,19 @@ class ConvTranspose1d(ConvTranspose):
     """
 
     axes, op = 1, staticmethod(ops.conv_transpose1d)
+
+
+@classmethod  # type: ignore[misc]  # of Embedding
+def from_pretrained(cls: Any, embeddings: Tensor, freeze: bool = True, padding_idx: Any = None, **options: Any) -> Any:
+    """A layer whose weight is a copy of embeddings (num_embeddings, embedding_dim), in FP32.
+
+    freeze: the weight takes no gradient. options: those of the constructor.
+    """
+    x = with_axes("from_pretrained", "embeddings", embeddings, 2)
+    layer = cls(x.shape[0], x.shape[1], padding_idx=padding_idx, **options)
+    layer.weight.data.copy_(x)
+    layer.weight.requires_grad_(not flag("from_pretrained", "freeze", freeze))
+    return layer
 
 
 class EmbeddingBag(Embedding):

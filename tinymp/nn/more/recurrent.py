@@ -14,6 +14,7 @@ from ...tensor import Tensor
 from ..init import parameter
 from ..module import Module
 from ..recurrent import RecurrentLayer, first_states, reset
+from .utils import PackedSequence, run_packed
 
 __all__ = ["GRU", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
@@ -38,7 +39,8 @@ class GRU(RecurrentLayer):
         where input has none; zeros by default. lengths: the length of each sequence of a padded batch, see
         `ops.recurrent.sequence_steps`. output: like input, with hidden_size * directions on the last axis.
         """
-        y, (h_n,) = self._run(input, (("hx", hx),), (self.hidden_size,), lengths)
+        run = run_packed if isinstance(input, PackedSequence) else RecurrentLayer.run
+        y, (h_n,) = run(self, input, (("hx", hx),), (self.hidden_size,), lengths)
         return y, h_n
 
     def _layer(self, x: Tensor, first: list, suffix: str, **options: Any) -> tuple:
@@ -58,8 +60,8 @@ class RecurrentCell(Module):
         rows = self.gates * self.hidden_size
         self.weight_ih = parameter(rows, self.input_size)
         self.weight_hh = parameter(rows, self.hidden_size)
-        self.bias_ih = parameter(rows) if flag(name, "bias", bias) else None
-        self.bias_hh = parameter(rows) if bias else None
+        self.bias = flag(name, "bias", bias)
+        self.bias_ih, self.bias_hh = (parameter(rows) if self.bias else None for _ in range(2))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -77,9 +79,6 @@ class RecurrentCell(Module):
             shaped(name, "hx", state, shape, "the state of input")
         filled = [ops.zeros(shape, dtype=x.dtype, device=x.device) if s is None else s for s in first_states(x, states)]
         return (x, filled) if x.ndim == 2 else (x.unsqueeze(0), [s.unsqueeze(0) for s in filled])
-
-    def extra_repr(self) -> str:
-        return f"{self.input_size}, {self.hidden_size}" + (", bias=False" if self.bias_ih is None else "")
 
 
 class LSTMCell(RecurrentCell):

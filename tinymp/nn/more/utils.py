@@ -4,7 +4,7 @@ parameters as one vector, as in torch.nn.utils.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from ...grad_mode import no_grad
 from ...ops.more.recurrent import sequence_lengths
 from ...parameter import Parameter
 from ...tensor import Tensor
+from ..recurrent import RecurrentLayer
 
 __all__ = ["PackedSequence", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence", "parameters_to_vector"]
 __all__ += ["vector_to_parameters"]
@@ -116,12 +117,14 @@ def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> P
     return pack_padded_sequence(ops.stack(padded, 1), lengths, False, enforce_sorted)
 
 
-def run(layer: Callable, batch_first: bool, packed: PackedSequence, *states: Any) -> tuple[PackedSequence, list]:
-    """(packed outputs, states in the user's order) of a recurrent layer, called with the padded input and lengths."""
-    x, lengths = pad_packed_sequence(packed, batch_first)
-    y, after = layer(x, *states, lengths)
-    y, order = y.transpose(0, 1) if batch_first else y, packed.sorted_indices
-    return _packed(y, lengths.numpy(), None if order is None else order.numpy()), after
+def run_packed(
+    layer: RecurrentLayer, packed: PackedSequence, states: tuple, sizes: tuple, lengths: Any
+) -> tuple[PackedSequence, tuple]:
+    """`RecurrentLayer.run`: packed outputs, and states in the user's order. The lengths are those of `packed`."""
+    x, own = pad_packed_sequence(packed, layer.batch_first)
+    y, after = layer.run(x, states, sizes, own)
+    y, order = y.transpose(0, 1) if layer.batch_first else y, packed.sorted_indices
+    return _packed(y, own.numpy(), None if order is None else order.numpy()), after
 
 
 def parameters_to_vector(parameters: Iterable[Parameter]) -> Tensor:
@@ -146,4 +149,4 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Parameter]) -> None:
             start += p.array.size
 
 
-name_all(globals())
+name_all(globals(), run_packed)
