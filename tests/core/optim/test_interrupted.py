@@ -152,7 +152,7 @@ def test_an_interrupted_step(rule, options, work):
 
     def check(job, at):
         agree(job.model)
-        if job.scaler._now.overflows:
+        if job.scaler._now.stages:
             job.scaler.update()
         job.optimizer.zero_grad()
         if at % 20 == 0:
