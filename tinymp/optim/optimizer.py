@@ -42,7 +42,7 @@ class Optimizer(Groups):
     def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
         """The new weights. All arrays are FP32 (FP64 for FP64 parameters); those in `state` may be written in place.
 
-        Of a sparse gradient, w, g and `state` are the rows that it names.
+        For a sparse gradient, w, g and `state` hold only its rows.
         """
         raise NotImplementedError(f"{self._name} has no update")
 
@@ -73,21 +73,17 @@ class Optimizer(Groups):
     def ready(self, allow_missing: bool) -> list[tuple[Group, Parameter]]:
         """The parameters to update, with their groups; everything that can be wrong is found out here."""
         flag(f"{self._name}.step", "allow_missing", allow_missing)
-        ready, missing = [], []
         for group in self.param_groups:
             self.check_options(group)
-            for p in group["params"]:
-                g = p.grad_array
-                if not p.requires_grad or g is None:
-                    missing += [p] if p.requires_grad else []
-                    continue
-                if hasattr(g, "rows") and group.get("weight_decay"):
-                    raise RuntimeError(
-                        f"{self._name}.step: the weight_decay {group['weight_decay']:g} is for all rows of parameter "
-                        f"{self.label(p)}, but its gradient is sparse: give it a group with weight_decay=0, or make "
-                        "the gradient dense (sparse=False)"
-                    )
-                ready.append((group, p))
+        trained = [(group, p) for group in self.param_groups for p in group["params"] if p.requires_grad]
+        ready = [(group, p) for group, p in trained if p.grad_array is not None]
+        missing = [p for _, p in trained if p.grad_array is None]
+        for group, p in ready:
+            if group.get("weight_decay") and hasattr(p.grad_array, "rows"):
+                raise RuntimeError(
+                    f"{self._name}.step: a weight_decay is for all rows of parameter {self.label(p)}, but its gradient "
+                    "is sparse: give it a group with weight_decay=0, or make the gradient dense (sparse=False)"
+                )
         if ready and missing and not allow_missing:
             raise RuntimeError(
                 f"{self._name}.step: parameter {self.label(missing[0])} has no gradient while {len(ready)} of "

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from .. import backend
 from ..autograd import Array
-from .groups import Group, State, options
+from .groups import Group, State
 from .optimizer import Optimizer
 
 
@@ -20,7 +21,12 @@ class SGD(Optimizer):
 
     late = ("momentum_buffer",)
 
-    __init__ = options(lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, maximize=False)
+    def __init__(
+        self, params: Iterable, lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
+        weight_decay: float = 0.0, nesterov: bool = False, *, maximize: bool = False,
+    ) -> None:  # fmt: skip
+        numbers = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
+        super().__init__(params, {**numbers, "nesterov": nesterov, "maximize": maximize})
 
     def check_options(self, group: Group) -> None:
         super().check_options(group)
@@ -55,7 +61,12 @@ class Adam(Optimizer):
     late = ("max_exp_avg_sq",)
     decoupled: ClassVar[bool] = False
 
-    __init__ = options(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=False, maximize=False)
+    def __init__(
+        self, params: Iterable, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 0.0, amsgrad: bool = False, *, maximize: bool = False,
+    ) -> None:  # fmt: skip
+        numbers = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**numbers, "amsgrad": amsgrad, "maximize": maximize})
 
     def initial(self, group: Group) -> dict[str, float]:
         return {"exp_avg": 0.0, "exp_avg_sq": 0.0, **({"max_exp_avg_sq": 0.0} if group["amsgrad"] else {})}
@@ -82,4 +93,8 @@ class AdamW(Adam):
 
     decoupled = True
 
-    __init__ = options(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, maximize=False)
+    def __init__(
+        self, params: Iterable, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)

@@ -284,13 +284,10 @@ class LossScaler:
         """
         diverged = state.bad_losses >= self.max_nonfinite_losses
         if diverged or state.skips >= self.max_consecutive_skips:
-            why = (
-                f"the loss is {loss} in {state.bad_losses} iterations in a row; a smaller loss scale does not help"
-                if diverged
-                else f"the gradients overflow in {state.skips} iterations in a row, at last with the loss scale "
-                f"{float(scale):g}, though the loss is finite. The first parameter: {overflow}"
-            )
-            problem = FloatingPointError(f"{why}. {SEE}")
+            bad = f"the loss is {loss} in {state.bad_losses} iterations in a row; a smaller loss scale does not help"
+            over = f"the gradients overflow in {state.skips} iterations in a row, at last with the loss scale "
+            over += f"{float(scale):g}, though the loss is finite. The first parameter: {overflow}"
+            problem = FloatingPointError(f"{bad if diverged else over}. {SEE}")
             tell("limited", problem)
             self.begin(self.state._replace(skips=0, bad_losses=0), self.iteration, self.history)
             raise problem

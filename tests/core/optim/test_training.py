@@ -137,7 +137,7 @@ def test_a_resumed_training_goes_on_bit_for_bit(policy, rule):
         layers = [nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Linear(16, 3)]
         model = policy.cast(nn.Sequential(*layers))
         optimizer = rule(model.parameters(), lr=0.05, **({"momentum": 0.9} if rule is optim.SGD else {}))
-        return model, optimizer, optim.DynamicLossScaler(2.0**10), optim.StepLR(optimizer, 2)
+        return model, optimizer, optim.DynamicLossScaler(2.0**10), optim.CosineAnnealingLR(optimizer, 9)
 
     def go(job, steps):
         model, optimizer, scaler, schedule = job
