@@ -45,9 +45,11 @@ _NAMES = {
     "parallel.batches": "data.loader.SharedBatches",
     "sparse": "SparseRows",
     "torch.convert": "from_torch",
+    "data.more.collate": "default_collate loader.collated",
+    "data.more.datasets": "ConcatDataset Subset random_split",
     "data.more.loading": "loader.LoadingThreads loader.go_to loader.position",
-    "data.more.samplers": """BatchSampler ConcatDataset RandomSampler Sampler SequentialSampler SubsetRandomSampler
-        WeightedRandomSampler""",
+    "data.more.samplers": """BatchSampler RandomSampler Sampler SequentialSampler SubsetRandomSampler
+        WeightedRandomSampler loader.GivenBatches""",
     "data.more.sequences": "pad_sequence",
     "nn.more.attention": "MultiheadAttention",
     "nn.more.average": "AveragedModel get_ema_avg_fn get_swa_avg_fn update_bn",
