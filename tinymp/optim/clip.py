@@ -39,30 +39,35 @@ def clip_grad_norm_(
     return quietly(clip_norm, params, max_norm, norm, error_if_nonfinite) if params else tensor(0.0)
 
 
-def norm_2(gradients: list[Array]) -> Array:
-    """The square root of the sum of the squares of all elements, FP32 without axes."""
-    parts: Any = [reduce(g * g, tuple(range(g.ndim)), "sum").reshape(()) for g in gradients]
-    return sum(parts[1:], parts[0]) ** 0.5
+def norm_2(params: list[Tensor]) -> Array:
+    """The square root of the sum of the squares of all elements of the gradients, FP32 without axes."""
+    total: Any = 0
+    for p in params:
+        g = p.grad_array
+        g = widen(g.summable() if hasattr(g, "summable") else g)  # each number of sparse rows once
+        total = total + reduce(g * g, tuple(range(g.ndim)), "sum").reshape(())
+    return total**0.5
 
 
 def clip_norm(params: list[Tensor], max_norm: float, norm: Any, error_if_nonfinite: bool) -> Tensor:
     """`clip_grad_norm_` for parameters that all have a gradient."""
-    gradients: Any = [p.grad_array for p in params]
-    total = norm([widen(g.summable() if hasattr(g, "summable") else g) for g in gradients])  # numbers of rows once
+    total = norm(params)
     if error_if_nonfinite and not backend.of(total).isfinite(total):
         raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {float(total):g}; skip this step")
     factor = backend.of(total).xp.minimum(max_norm / (total + 1e-6), 1.0)
-    for p, g in zip(params, gradients):
-        wide = widen(values_of(g))
-        p.grad_array = with_values(g, wide * to_dtype(factor, wide.dtype))
+    for p in params:
+        g = widen(values_of(p.grad_array))
+        p.grad_array = with_values(p.grad_array, g * to_dtype(factor, g.dtype))
     return params[0].result(backend.of(total).xp.asarray(total))
 
 
 def with_gradient(op: str, parameters: Any) -> list[Tensor]:
     """The parameters that have a gradient; none of them may carry a loss scale."""
-    params = [parameters] if isinstance(parameters, Tensor) else listed(op, "parameters", parameters)
-    for p in params:
+    found = []
+    for p in [parameters] if isinstance(parameters, Tensor) else listed(op, "parameters", parameters):
         if not isinstance(p, Tensor):
             raise TypeError(f"{op}: expected Parameters, got {type(p).__name__}; pass model.parameters()")
         require_unscaled(op, p, "scaler.unscale_(optimizer) first")
-    return [p for p in params if p.grad_array is not None]
+        if p.grad_array is not None:
+            found.append(p)
+    return found

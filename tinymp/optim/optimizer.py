@@ -73,11 +73,13 @@ class Optimizer(Groups):
     def ready(self, allow_missing: bool) -> list[tuple[Group, Parameter]]:
         """The parameters to update, with their groups; everything that can be wrong is found out here."""
         flag(f"{self._name}.step", "allow_missing", allow_missing)
+        ready: list[tuple[Group, Parameter]] = []
+        missing: list[tuple[Group, Parameter]] = []
         for group in self.param_groups:
             self.check_options(group)
-        trained = [(group, p) for group in self.param_groups for p in group["params"] if p.requires_grad]
-        ready = [(group, p) for group, p in trained if p.grad_array is not None]
-        missing = [p for _, p in trained if p.grad_array is None]
+            for p in group["params"]:
+                if p.requires_grad:
+                    (missing if p.grad_array is None else ready).append((group, p))
         for group, p in ready:
             if group.get("weight_decay") and hasattr(p.grad_array, "rows"):
                 raise RuntimeError(
@@ -86,7 +88,7 @@ class Optimizer(Groups):
                 )
         if ready and missing and not allow_missing:
             raise RuntimeError(
-                f"{self._name}.step: parameter {self.label(missing[0])} has no gradient while {len(ready)} of "
+                f"{self._name}.step: parameter {self.label(missing[0][1])} has no gradient while {len(ready)} of "
                 f"{len(ready) + len(missing)} have one: the loss does not depend on it. Freeze it with "
                 "requires_grad_(False), give it a separate optimizer, or pass step(..., allow_missing=True)"
             )

@@ -140,7 +140,7 @@ class LossScaler:
 
     rule = Rule()
     saved: ClassVar[tuple[str, ...]] = ()  # the counts of the state that a subclass adds to the state_dict
-    _device = "cpu"  # of the losses: a GPU judges its own
+    _device = ""  # of the losses: a GPU judges its own
     _name = property(lambda self: type(self).__name__)
 
     def __init__(self, scale: float, max_consecutive_skips: int = 10, max_nonfinite_losses: int = 3) -> None:
@@ -167,7 +167,8 @@ class LossScaler:
             raise TypeError(f"scale: expected the loss in FP32, got {loss.dtype}; write scale(loss.float())")
         if loss.array.size != 1:
             raise ValueError(f"scale: expected a scalar loss, got shape {loss.shape}; reduce it with .mean() or .sum()")
-        self._device = backend.of(loss.array).name
+        if self._device != (device := backend.of(loss.array).name):
+            self._device, self._kept = device, Kept(self.state, self.iteration, self.history)
         self.note_loss(loss)
         return ScaleLoss.apply(loss, loss_scale=self._kept.factor, scaler=self)
 
@@ -201,8 +202,9 @@ class LossScaler:
         if there was neither `step` nor `unscale_`; FloatingPointError at a limit. The iteration has ended even then.
         """
         now = self._now
-        for optimizer in [optimizer for optimizer, stage in now.stages.items() if stage is not Stage.STEPPED]:
-            now.skip = self.should_skip(optimizer)
+        for optimizer, stage in now.stages.items():
+            if stage is not Stage.STEPPED:
+                now.skip = self.should_skip(optimizer)
         statistics.settle(now.skip)
         self._now = Iteration()
         if not now.stages:
@@ -218,10 +220,11 @@ class LossScaler:
         if stage is Stage.STEPPED or (stage is Stage.UNSCALED and op == "unscale_"):
             raise RuntimeError(f"{op}: this optimizer has {stage.value} already; {ENDS}")
         scaled = stage is Stage.READY and self._kept.factor != 1
-        if (wrong := next((p for p in params if (p.grad_scale != 1) is not scaled), None)) is not None:
-            late = f"was computed after unscale_; call that after the last backward(), and {ENDS}"
-            why = "carries no loss scale: its loss was not passed through scaler.scale" if scaled else late
-            raise RuntimeError(f"{op}: the gradient of parameter {optimizer.label(wrong)} {why}")
+        for p in params:
+            if (p.grad_scale != 1) is not scaled:
+                late = f"was computed after unscale_; call that after the last backward(), and {ENDS}"
+                why = "carries no loss scale: its loss was not passed through scaler.scale" if scaled else late
+                raise RuntimeError(f"{op}: the gradient of parameter {optimizer.label(p)} {why}")
         now.judged = now.judged or bool(params)
         now.stages[optimizer] = stage
         return params
@@ -236,7 +239,6 @@ class LossScaler:
     @on_device
     def note_loss(self, loss: Tensor) -> None:
         """Remember a loss that is not finite."""
-        self._kept = Kept(self.state, self.iteration, self.history)  # on the host again, if they were on a GPU
         if self._now.bad_loss is None and not math.isfinite(value := loss.array.item()):
             self._now.bad_loss = value
 
@@ -261,11 +263,12 @@ class LossScaler:
     @on_device
     def end(self, now: Iteration) -> None:
         """Have S follow the rule, if there were gradients to judge."""
-        scale, overflow = self.get_scale(), next(filter(None, now.overflows.values()), None)
+        kept, overflow = self._kept, next(filter(None, now.overflows.values()), None)
+        scale = kept.state.scale
         if now.judged:
             self.adjust(overflow, now.bad_loss)
-        self.look_at_limits(self.state, overflow, scale, now.bad_loss)
-        self._kept = Kept(self.state, self.iteration + 1, self.history)
+        self.look_at_limits(kept.state, overflow, scale, now.bad_loss)
+        kept.iteration += 1
 
     def adjust(self, overflow: str | None, bad_loss: float | None = None) -> None:
         """Follow the rule after an iteration.
@@ -276,7 +279,7 @@ class LossScaler:
         state = State(*[np.asarray(x).item() for x in rule(kept.state, overflow is not None, bad_loss is not None)])
         reason = f"overflow in {overflow}" if overflow else f"{rule.interval} iterations without overflow"
         changes = [(kept.iteration, state.scale, reason)] if state.scale != kept.state.scale else []
-        self._kept = Kept(state, kept.iteration, kept.history + changes)
+        kept.state, kept.history = state, kept.history + changes  # on one line: an interrupt finds both or neither
 
     def look_at_limits(self, state: State, overflow: str | None, scale: Any, loss: Any) -> None:
         """FloatingPointError where a limit is reached, and the counts begin anew. An iteration before, an observer is
@@ -316,7 +319,7 @@ class LossScaler:
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles, which may be made at any time: they begin a new iteration, on the host."""
         kept = Kept(self.state, self.iteration, self.history)
-        return {**vars(self), "_kept": kept, "_now": Iteration(), "_device": "cpu"}
+        return {**vars(self), "_kept": kept, "_now": Iteration(), "_device": ""}
 
 
 class NoLossScaler(LossScaler):

@@ -11,6 +11,7 @@ from ...autograd import Array, values_of, with_values
 from ...backend.memory import explained
 from ...parameter import Parameter
 from ...precision import reduce, widen
+from ...tensor import Tensor
 from ..clip import CLIPPED, with_gradient
 
 __all__ = ["clip_grad_value_"]
@@ -28,13 +29,15 @@ def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: fl
         p.grad_array = with_values(p.grad_array, backend.of(g).xp.clip(g, -limit, limit))
 
 
-def norm_p(order: float) -> Callable[[list[Array]], Array]:
-    """The norm of all elements of FP32 arrays, (sum |g|^p)^(1 / p) with p = order, or max |g| for infinity."""
+def norm_p(order: float) -> Callable[[list[Tensor]], Array]:
+    """The norm of all elements of gradients, (sum |g|^p)^(1 / p) with p = order, or max |g| for infinity."""
     p = math.inf if order == math.inf else number("clip_grad_norm_", "norm_type", order, 0, above=True)
 
-    def norm(gradients: list[Array]) -> Array:
-        xp, parts = backend.of(gradients[0]).xp, []
-        for g in gradients:
+    def norm(params: list[Tensor]) -> Array:
+        xp, parts = backend.of(params[0].array).xp, []
+        for x in params:
+            g = x.grad_array
+            g = widen(g.summable() if hasattr(g, "summable") else g)
             axes = tuple(range(g.ndim))
             if p < math.inf:
                 parts.append(reduce(xp.abs(g) ** p, axes, "sum").reshape(()))
@@ -42,7 +45,7 @@ def norm_p(order: float) -> Callable[[list[Array]], Array]:
                 parts.append(reduce(xp.abs(g), axes, "max").reshape(()))
         if p < math.inf:
             return sum(parts[1:], parts[0]) ** (1 / p)
-        return reduce(xp.stack(parts or [xp.zeros((), gradients[0].dtype)]), 0, "max").reshape(())
+        return reduce(xp.stack(parts or [xp.zeros((), widen(params[0].array).dtype)]), 0, "max").reshape(())
 
     return norm
 
