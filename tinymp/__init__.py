@@ -95,7 +95,7 @@ _NAMES = {
     "ops.more.unary": """acos asin atan ceil celu cosh elu erf expm1 floor gelu glu hardsigmoid hardswish hardtanh log10
         log1p log2 logsigmoid mish relu6 round selu sinh softplus softsign tan threshold trunc""",
     "optim.more.clip": "clip_grad_value_ clip.norm_p",
-    "optim.more.rules": "Adadelta Adagrad Adamax NAdam RAdam RMSprop",
+    "optim.more.rules": "Adadelta Adagrad AdamW Adamax NAdam RAdam RMSprop",
     "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LambdaLR LinearLR MultiStepLR
         MultiplicativeLR OneCycleLR PolynomialLR ReduceLROnPlateau SWALR SequentialLR StepLR""",
     "vision.boxes": """ops.batched_nms ops.box_iou ops.clip_boxes_to_image ops.decode_boxes ops.encode_boxes ops.nms

@@ -39,21 +39,12 @@ class DataLoader:
     """
 
     def __init__(
-        self,
-        dataset: Any,
-        batch_size: int = 1,
-        shuffle: bool = False,
-        sampler: Iterable[int] | None = None,
-        batch_sampler: Iterable[Sequence[int]] | None = None,
-        num_workers: int = 0,
-        collate_fn: Callable[[list], Any] | None = None,
-        *,
-        drop_last: bool = False,
-        generator: np.random.Generator | None = None,
-        seed: int | None = None,
-        group: Any = None,
+        self, dataset: Any, batch_size: int = 1, shuffle: bool = False, sampler: Iterable[int] | None = None,
+        batch_sampler: Iterable[Sequence[int]] | None = None, num_workers: int = 0,
+        collate_fn: Callable[[list], Any] | None = None, *, drop_last: bool = False,
+        generator: np.random.Generator | None = None, seed: int | None = None, group: Any = None,
         prefetch: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.dataset, self.sampler, self.batch_sampler, self.group = dataset, sampler, batch_sampler, group
         self.batch_size = count("DataLoader", "batch_size", batch_size)
         self.shuffle = shuffle is not None and flag("DataLoader", "shuffle", shuffle)

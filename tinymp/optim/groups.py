@@ -147,11 +147,12 @@ class Groups:
         """
         where, state, groups = f"{self._name}.load_state_dict", {}, []
         same_keys(where, "state_dict", state_dict, {"state", "param_groups"})
-        sizes, expected = [[len(g["params"]) for g in gs] for gs in (state_dict["param_groups"], self.param_groups)]
+        saved = listed(where, "param_groups", state_dict["param_groups"])
+        sizes, expected = [[len(g["params"]) for g in groups] for groups in (saved, self.param_groups)]
         owner: dict[int, tuple[Group, Parameter]] = {}
         if sizes != expected:
             raise ValueError(f"{where}: expected groups with {expected} parameters, got {sizes}")
-        for own, loaded in zip(self.param_groups, state_dict["param_groups"]):
+        for own, loaded in zip(self.param_groups, saved):
             same_keys(where, "a group", loaded, own.keys(), optional={"initial_lr"})
             groups.append({**loaded, "params": own["params"]})
             self.check_options(groups[-1])

@@ -1,9 +1,8 @@
-"""The rules: SGD, Adam, AdamW. Each is a definition on arrays, element by element; others are in more/rules.py."""
+"""The rules: SGD and Adam. Each is a definition on arrays, element by element; others are in more/rules.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from .. import backend
 from ..autograd import Array
@@ -59,7 +58,6 @@ class Adam(Optimizer):
     """
 
     late = ("max_exp_avg_sq",)
-    decoupled: ClassVar[bool] = False
 
     def __init__(
         self, params: Iterable, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
@@ -74,9 +72,7 @@ class Adam(Optimizer):
     def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
         xp, t, lr, (b1, b2) = backend.of(w).xp, state["step"], group["lr"], group["betas"]
         m, v = state["exp_avg"], state["exp_avg_sq"]
-        if group["weight_decay"] and self.decoupled:
-            w = (1 - lr * group["weight_decay"]) * w
-        elif group["weight_decay"]:
+        if group["weight_decay"]:
             g = g + group["weight_decay"] * w
         m *= b1
         m += (1 - b1) * g
@@ -86,15 +82,3 @@ class Adam(Optimizer):
             v = xp.maximum(state["max_exp_avg_sq"], v, out=state["max_exp_avg_sq"])
         m_hat, v_hat = m / (1 - b1**t), v / (1 - b2**t)
         return w - lr * m_hat / (xp.sqrt(v_hat) + group["eps"])
-
-
-class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): w <- (1 - lr lambda) w, and g stays."""
-
-    decoupled = True
-
-    def __init__(
-        self, params: Iterable, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-        weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)

@@ -249,7 +249,7 @@ class LossScaler:
         gradients = (values_of(unscaled(p) if float(p.grad_scale) < 1 else p.grad_array) for p in params)
         bad = backend.of(values_of(params[0].grad_array)).first_bad(gradients) if params else None
         if bad is not None:
-            self._now.overflows.setdefault(optimizer, optimizer.label(params[bad]))
+            self._now.overflows[optimizer] = self._now.overflows.get(optimizer) or optimizer.label(params[bad])
         for p in params if unscale else ():
             p.grad_array, p.grad_scale = unscaled(p), 1.0  # on one line: an interrupt finds both or neither
 
@@ -346,17 +346,10 @@ class DynamicLossScaler(LossScaler):
     saved: ClassVar = ("growth_tracker",)
 
     def __init__(
-        self,
-        init_scale: float = 2.0**16,
-        growth_factor: float = 2.0,
-        backoff_factor: float = 0.5,
-        growth_interval: int = 2000,
-        *,
-        min_scale: float = MIN_SCALE,
-        max_scale: float = MAX_SCALE,
-        max_consecutive_skips: int | None = None,
-        max_nonfinite_losses: int = 3,
-    ) -> None:
+        self, init_scale: float = 2.0**16, growth_factor: float = 2.0, backoff_factor: float = 0.5,
+        growth_interval: int = 2000, *, min_scale: float = MIN_SCALE, max_scale: float = MAX_SCALE,
+        max_consecutive_skips: int | None = None, max_nonfinite_losses: int = 3,
+    ) -> None:  # fmt: skip
         name = self._name
         self.min_scale = loss_scale(name, "min_scale", min_scale)
         self.max_scale = loss_scale(name, "max_scale", max_scale, self.min_scale)

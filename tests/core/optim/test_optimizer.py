@@ -78,8 +78,8 @@ RULES = [
     ("RMSprop", rmsprop, {}),
     ("RMSprop", rmsprop, {"lr": 0.05, "alpha": 0.5, "eps": 1e-3, "weight_decay": 0.1, "momentum": 0.9}),
     ("RMSprop", rmsprop, {"lr": 0.05, "alpha": 0.5, "eps": 0.1, "momentum": 0.5, "centered": True}),
-    (optim.AdamW, adamw, {}),
-    (optim.AdamW, adamw, {"lr": 0.05, "weight_decay": 0.2, "amsgrad": True, "betas": (0.5, 0.5)}),
+    ("AdamW", adamw, {}),
+    ("AdamW", adamw, {"lr": 0.05, "weight_decay": 0.2, "amsgrad": True, "betas": (0.5, 0.5)}),
 ]
 
 
@@ -357,7 +357,7 @@ def test_loading_what_does_not_fit_raises_and_changes_nothing(change, message):
         (lambda d: _with(d, step=1.5), "expected `step` to be an integer, got 1.5"),
         (lambda d: _with(d, step=float("nan")), "expected `step` to be an integer, got nan"),
         (lambda d: _with(d, step=True), "expected `step` to be an integer, got True"),
-        (lambda d: {**d, "param_groups": 3}, "'int' object is not iterable"),
+        (lambda d: {**d, "param_groups": 3}, "`param_groups` to be a list, got int"),
         (lambda d: {**d, "state": {0: 5}}, r"the state of parameter 0 \(2,\) to be a dict"),
     ],
 )
@@ -406,7 +406,7 @@ NUMBERS = {
     optim.SGD: ("lr", "momentum", "dampening", "weight_decay"),
     "Adagrad": ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"),
     optim.Adam: ("lr", "eps", "weight_decay"),
-    optim.AdamW: ("lr", "eps", "weight_decay"),
+    "AdamW": ("lr", "eps", "weight_decay"),
 }
 
 

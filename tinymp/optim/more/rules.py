@@ -1,4 +1,4 @@
-"""Further rules, definitions on arrays as those of optim/rules.py: Adagrad, RMSprop, Adadelta, Adamax, NAdam, RAdam."""
+"""Further rules, definitions on arrays as those of optim/rules.py."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from ...autograd import Array
 from ...dtypes import require_fit
 from ..groups import Group, Groups, State
 from ..optimizer import Optimizer
+from ..rules import Adam
 
-__all__ = ["Adadelta", "Adagrad", "Adamax", "NAdam", "RAdam", "RMSprop"]
+__all__ = ["Adadelta", "Adagrad", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop"]
 
 
 def options(**defaults: Any) -> Callable[..., None]:
@@ -37,6 +38,19 @@ def options(**defaults: Any) -> Callable[..., None]:
 
     vars(__init__)["__signature__"] = signature
     return __init__
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): w <- (1 - lr lambda) w, and g stays."""
+
+    decoupled = True
+
+    __init__ = options(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, maximize=False)
+
+    def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
+        if group["weight_decay"]:
+            w = (1 - group["lr"] * group["weight_decay"]) * w
+        return super().update(w, g, state, {**group, "weight_decay": 0.0})
 
 
 class Adagrad(Optimizer):
