@@ -81,7 +81,12 @@ class Checkpointer:
         steps = self.steps()
         if not steps and step is None:
             return {}
-        parts = load_parts(self.path(steps[-1] if step is None else step), self.objects)
+        found = steps[-1] if step is None else whole("Checkpointer.load", "step", step)
+        if found not in steps:
+            raise FileNotFoundError(
+                f"Checkpointer.load: expected one of the steps {steps} of {self.directory}, got {step}"
+            )
+        parts = load_parts(self.path(found), self.objects)
         self._own.update(steps)
         return parts
 
