@@ -250,6 +250,18 @@ def test_update_ends_an_iteration_whose_step_was_interrupted(make, unscale):
     assert scaler.iteration == 2
 
 
+def test_a_step_that_was_refused_may_be_made_again():
+    w, v, scaler = weight(1.0), weight(1.0, name="v"), optim.DynamicLossScaler(8.0)
+    optimizer = optim.SGD([w, v], lr=1.0)
+    scaled(scaler, w, 0.25)
+    with pytest.raises(RuntimeError, match="parameter `v` .* has no gradient"):
+        scaler.step(optimizer)
+    assert w.item() == 1
+    assert scaler.step(optimizer, allow_missing=True) == APPLIED and (w.item(), v.item()) == (0.75, 1)
+    scaler.update()
+    assert scaler.iteration == 1
+
+
 def _raises(update):
     with pytest.raises(RuntimeError, match=r"expected step\(optimizer\) before it"):
         update()
