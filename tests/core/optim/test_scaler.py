@@ -254,7 +254,7 @@ def test_a_step_that_was_refused_may_be_made_again():
     w, v, scaler = weight(1.0), weight(1.0, name="v"), optim.DynamicLossScaler(8.0)
     optimizer = optim.SGD([w, v], lr=1.0)
     scaled(scaler, w, 0.25)
-    with pytest.raises(RuntimeError, match="parameter `v` .* has no gradient"):
+    with pytest.raises(RuntimeError, match=r"parameter `v` .* has no gradient"):
         scaler.step(optimizer)
     assert w.item() == 1
     assert scaler.step(optimizer, allow_missing=True) == APPLIED and (w.item(), v.item()) == (0.75, 1)
