@@ -48,9 +48,11 @@ _NAMES = {
     "parallel.batches": "data.loader.SharedBatches",
     "sparse": "SparseRows",
     "torch.convert": "from_torch",
+    "data.more.collate": "default_collate loader.collated",
+    "data.more.datasets": "ConcatDataset Subset random_split",
     "data.more.loading": "loader.LoadingThreads loader.go_to loader.position",
-    "data.more.samplers": """BatchSampler ConcatDataset RandomSampler Sampler SequentialSampler SubsetRandomSampler
-        WeightedRandomSampler""",
+    "data.more.samplers": """BatchSampler RandomSampler Sampler SequentialSampler SubsetRandomSampler
+        WeightedRandomSampler loader.GivenBatches""",
     "data.more.sequences": "pad_sequence",
     "gpu.machine": "backend.gpu.about backend.gpu.look",
     "nn.more.attention": "MultiheadAttention",
@@ -104,9 +106,10 @@ _NAMES = {
     "ops.more.sort": "argsort sort topk",
     "ops.more.unary": """acos asin atan ceil celu cosh elu erf erfinv expm1 floor gelu glu hardsigmoid hardswish
         hardtanh log10 log1p log2 logsigmoid mish relu6 round selu sinh softplus softsign tan threshold trunc""",
-    "optim.more.rules": "Adadelta Adagrad Adamax NAdam RAdam RMSprop",
-    "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LinearLR MultiStepLR MultiplicativeLR
-        OneCycleLR PolynomialLR ReduceLROnPlateau SWALR SequentialLR""",
+    "optim.more.clip": "clip_grad_value_ clip.norm_p",
+    "optim.more.rules": "Adadelta Adagrad AdamW Adamax NAdam RAdam RMSprop",
+    "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LambdaLR LinearLR MultiStepLR
+        MultiplicativeLR OneCycleLR PolynomialLR ReduceLROnPlateau SWALR SequentialLR StepLR""",
 }
 _HELD = {
     ".".join([*module.split(".more.")[:-1], name]): module for module, names in _NAMES.items() for name in names.split()

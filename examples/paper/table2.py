@@ -87,7 +87,7 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
     model = network.make()
     begin(model, backbone)
     model = policy.cast(model).to(device)
-    loader = data.DataLoader(train, batch, collate_fn=scenes.batch)
+    loader = data.DataLoader(train, batch, collate_fn=scenes.batch, prefetch=2)
 
     def batches() -> Iterator[tuple]:
         for images, targets in loader:
@@ -128,7 +128,7 @@ def trained_backbone(source: str, seed: int, device: str) -> list[Any]:
     train = scenes.Scenes(32 * BEGINNING, seed, train=True, data=source, size=40, most=1)
 
     def batches() -> Iterator[tuple]:
-        for images, targets in data.DataLoader(train, 32, collate_fn=scenes.batch):
+        for images, targets in data.DataLoader(train, 32, collate_fn=scenes.batch, prefetch=2):
             labels = np.concatenate([target["labels"] for target in targets]) - 1
             yield mp.from_numpy(images).to(device), mp.from_numpy(labels).to(device)
 
@@ -160,7 +160,7 @@ def detected(model: nn.Module, policy: mp.Policy, test: scenes.Scenes, batch: in
     model.eval()
     found = []
     with mp.no_grad(), mp.use(policy):
-        for images, _ in data.DataLoader(test, batch, collate_fn=scenes.batch):
+        for images, _ in data.DataLoader(test, batch, collate_fn=scenes.batch, prefetch=2):
             for one in model(policy.cast(mp.from_numpy(images)).to(device)):
                 found.append({name: x.numpy() for name, x in one.items()})
     return found

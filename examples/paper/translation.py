@@ -86,7 +86,7 @@ class Translation(program.Task):
 
     def batches(self, seed: int) -> Iterator[Batch]:
         sampler = BucketBatchSampler(lengths_of(self.training), self.batch, drop_last=True, seed=seed)
-        loader = data.DataLoader(self.training, batch_sampler=sampler, collate_fn=batch_of)
+        loader = data.DataLoader(self.training, batch_sampler=sampler, collate_fn=batch_of, prefetch=2)
         while True:
             yield from loader
 

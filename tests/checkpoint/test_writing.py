@@ -113,7 +113,7 @@ def test_what_cannot_be_written(there, tmp_path):
     (tmp_path / "link").unlink()
     with socket.socket(socket.AF_UNIX) as mine:
         mine.bind(str(tmp_path / "link"))
-        with pytest.raises(OSError, match="expected the name of a file, got a device, pipe or socket"):
+        with pytest.raises(OSError, match="expected the name of a file, got a device"):
             writing.write(tmp_path / "link", "")
     (tmp_path / "link").unlink()
     assert only(there)

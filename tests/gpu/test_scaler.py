@@ -9,10 +9,9 @@ import pytest
 import tinymp as mp
 from oracle import rng
 from tinymp import nn, optim
-from tinymp.fast_path import find
-from tinymp.gpu.scaler import NONE
+from tinymp.gpu.scaler import NONE, OnDevice
 from tinymp.optim import StepResult
-from tinymp.optim.scaler import Iteration, Rule, Side, State
+from tinymp.optim.scaler import Iteration, Rule, State
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
@@ -137,23 +136,24 @@ def test_the_kernel_follows_the_rule_state_by_state(rule):
         float(np.clip(1.0, rule.least, rule.most)), max_consecutive_skips=10**6, max_nonfinite_losses=10**6
     )
     scaler.rule, draw = rule, rng(1)
-    side = find(Side.serving, "gpu")(Side(scaler.state), scaler)
-    side.optimizers.append(optim.SGD([nn.Parameter(mp.ones(1, device="gpu"))]))
+    scaler._device, scaler._kept = "gpu", (kept := OnDevice(scaler))
+    kept.optimizers.append(optim.SGD([nn.Parameter(mp.ones(1, device="gpu"))]))
     state = scaler.state._replace(scale=np.float32(scaler.get_scale()))
     exact = Rule(*[x if name == "interval" else np.float32(x) for name, x in rule._asdict().items()])
-    changes, seen = [], set()
+    changes, seen, now = [], set(), Iteration()
+    now.judged = True
     for i in range(300):
         overflow, bad_loss = draw.random() < (0.9 if i % 40 > 30 else 0.2), draw.random() < 0.1
-        side.found[0] = 0 if overflow else NONE
-        side.bad_loss[0] = bad_loss
-        side.end(scaler, Iteration(), True, None)
+        kept.found[0] = 0 if overflow else NONE
+        kept.bad_loss[0] = bad_loss
+        scaler.end(now)
         new = by_cases(exact, state, overflow, bad_loss)
         assert tuple(exact(state, overflow, bad_loss)) == new
         changes += [(i, float(new.scale))] if new.scale != state.scale else []
         state = new
-        assert (side.state, side.iteration) == (state, i + 1)
+        assert (kept.state, kept.iteration) == (state, i + 1)
         seen.add(state.scale)
-    assert [change[:2] for change in side.history] == changes
+    assert [change[:2] for change in kept.history] == changes
     assert (len(seen) > 2) is (rule.growth > 1 and rule.least < rule.most)
 
 

@@ -16,19 +16,13 @@ X = np.arange(N)
 
 
 class Numbers(Dataset):
-    """Items that depend on the epoch."""
-
-    def __init__(self, epoch=0):
-        self.epoch = epoch
+    """0, 1, ..., N - 1."""
 
     def __len__(self):
         return N
 
     def __getitem__(self, i):
-        return 100 * self.epoch + i
-
-    def in_epoch(self, epoch):
-        return Numbers(epoch)
+        return i
 
 
 class Reversed:
@@ -174,9 +168,6 @@ class Slow(Numbers):
     def __getitem__(self, i):
         time.sleep(0.02)
         return i
-
-    def in_epoch(self, epoch):
-        return self
 
 
 def _forked(connection, loader, running):

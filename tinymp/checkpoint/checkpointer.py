@@ -38,12 +38,10 @@ class Checkpointer:
     def __init__(self, directory: str | os.PathLike, *, keep: int = 3, every: int = 1, **objects: Any) -> None:
         self.directory = file("Checkpointer", "directory", directory)
         self.keep, self.every = count("Checkpointer", "keep", keep), count("Checkpointer", "every", every)
+        self.objects = objects
         require_state("Checkpointer", objects)
         if "step" in objects:
-            raise ValueError(
-                "Checkpointer: expected names for its objects, got `step`, which is the number of the step"
-            )
-        self.objects = objects
+            raise ValueError("Checkpointer: expected names for its objects, got `step`, which is the step's number")
         self._own: set[int] = set()  # the steps whose files it may remove
         self.directory.mkdir(parents=True, exist_ok=True)
 
@@ -61,16 +59,13 @@ class Checkpointer:
 
         parts: further values for the file, such as a loss. Returns whether it was written. Errors: see `mp.save`.
         """
-        step = whole("Checkpointer.save", "step", step)
-        if not flag("Checkpointer.save", "now", now) and step % self.every:
+        if not flag("Checkpointer.save", "now", now) and whole("Checkpointer.save", "step", step) % self.every:
             return False
-        if taken := sorted({*self.objects, "step"} & parts.keys()):
+        if taken := sorted(self.objects.keys() & parts.keys()):
             raise ValueError(f"Checkpointer.save: expected other names than those of its objects, got {taken}")
         self._own.add(step)
         write_parts(self.path(step), {**self.objects, **parts, "step": step})
-        if here.rank:
-            return True
-        own = [one for one in self.steps() if one in self._own]
+        own = [one for one in self.steps() if one in self._own and not here.rank]
         for old in {*own} - {*own[-self.keep :], step}:
             self.path(old).unlink(missing_ok=True)
         return True

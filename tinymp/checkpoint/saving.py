@@ -90,7 +90,7 @@ def peek(path: str | os.PathLike) -> dict[str, Any]:
     even what it takes to tell that the file is as it was written. ValueError and OSError as of `load`.
     """
     found = {}
-    for name, packed in _tree(path)["parts"]["dict"]:
+    for name, packed in json.loads(_opened(path, arrays=False)[0][KEY])["parts"]["dict"]:
         with suppress(KeyError):  # it names an array
             found[name] = unpacked(packed, {})
     return found
@@ -134,11 +134,6 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, Any], list]:
     return unpacked(tree["parts"], arrays), unpacked(tree["random"], arrays)
 
 
-def _tree(path: str | os.PathLike) -> dict[str, Any]:
-    """What a checkpoint says without its arrays."""
-    return json.loads(_opened(path, arrays=False)[0][KEY])
-
-
 def _opened(path: str | os.PathLike, arrays: bool = True) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     """The metadata of a checkpoint, and its arrays if they are wanted."""
     safetensors = safetensors_module()
@@ -151,10 +146,8 @@ def _opened(path: str | os.PathLike, arrays: bool = True) -> tuple[dict[str, str
     if not {"format", "version", "sha256", KEY} <= metadata.keys():
         raise ValueError(f"load: expected {path} to be a checkpoint of tinymp, got safetensors with {metadata}")
     if metadata["format"] != FORMAT:
-        made = f"format {metadata['format']}, written by tinymp {metadata['version']}"
-        raise ValueError(
-            f"load: expected {path} to be in format {FORMAT}, which tinymp {__version__} reads, got {made}"
-        )
+        made = f"got format {metadata['format']}, written by tinymp {metadata['version']}"
+        raise ValueError(f"load: expected {path} to be in format {FORMAT}, which tinymp {__version__} reads, {made}")
     return metadata, tensors
 
 
@@ -177,10 +170,8 @@ def _state(part: Any) -> Any:
 def require_state(op: str, objects: dict[str, Any]) -> None:
     for name, one in objects.items():
         if not isinstance(one, np.random.Generator) and not hasattr(one, "load_state_dict"):
-            raise TypeError(
-                f"{op}: expected `{name}` to have state_dict and load_state_dict, or to be a NumPy Generator, got "
-                f"{type_name(one)}; values are given to save, and returned by load"
-            )
+            what = f"{op}: expected `{name}` to have state_dict and load_state_dict, or to be a NumPy Generator"
+            raise TypeError(f"{what}, got {type_name(one)}; values are given to save, and returned by load")
 
 
 def _take(part: Any, state: Any) -> None:
@@ -237,7 +228,7 @@ def packed(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
         if value.dtype.name not in SAVED or masked(value):
             got = "masked places" if value.dtype.name in SAVED else value.dtype
             raise TypeError(f"save: expected `{where}` to hold numbers of {', '.join(SAVED)}, got {got}")
-        native = value.dtype if value.dtype.isnative else value.dtype.newbyteorder("=")
+        native = value.dtype.newbyteorder("=")
         arrays[where] = np.asarray(value, native, order="C")  # rounds: never, the order of bytes changes alone
         return {"array": where}
     if isinstance(value, dict):

@@ -12,9 +12,9 @@ from ..events import type_name
 from .saving import put, safetensors_module
 from .writing import present
 
-# what safetensors calls them; BF16 is the upper half of FP32, and the lower one comes first
+# what safetensors calls them
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1"}
-_DTYPES |= {"U16": "<u2", "U8": "u1", "BOOL": "?"}
+_DTYPES |= {"U16": "<u2", "U8": "u1", "BOOL": "?", "BF16": "<u2"}
 
 
 def load_weights(path: str | os.PathLike) -> dict[str, np.ndarray]:
@@ -30,15 +30,11 @@ def load_weights(path: str | os.PathLike) -> dict[str, np.ndarray]:
         raise ValueError(f"load_weights: expected {path} to be a file of safetensors: {error}") from None
     weights = {}
     for name, one in sorted(tensors, key=lambda tensor: tensor[0]):  # they come in any order
-        data, kind = one["data"], one["dtype"]
-        if kind == "BF16":
-            halves = np.frombuffer(data, _DTYPES["U16"])
-            x = np.stack([np.zeros_like(halves), halves], -1).reshape(-1).view(_DTYPES["F32"])
-        elif kind in _DTYPES:
-            x = np.frombuffer(data, _DTYPES[kind]).copy()
-        else:
-            known = ", ".join(["BF16", *_DTYPES])
-            raise ValueError(f"load_weights: expected `{name}` in {path} to be one of {known}, got {kind}")
+        if (kind := one["dtype"]) not in _DTYPES:
+            raise ValueError(f"load_weights: expected `{name}` in {path} to be one of {', '.join(_DTYPES)}, got {kind}")
+        x = np.frombuffer(one["data"], _DTYPES[kind]).copy()
+        if kind == "BF16":  # the upper half of FP32, and the lower one comes first
+            x = np.stack([np.zeros_like(x), x], -1).reshape(-1).view(_DTYPES["F32"])
         weights[name] = x.reshape(one["shape"])
     return weights
 

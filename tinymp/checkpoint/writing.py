@@ -30,9 +30,10 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     asked = Path(path)
     path = asked.resolve()
     if path.exists() and not path.is_file():
-        got = "a folder" if path.is_dir() else "a device, pipe or socket"
-        number = errno.EISDIR if path.is_dir() else errno.EINVAL
-        raise OSError(number, f"expected the name of a file, got {got}", str(asked))
+        number = errno.EISDIR if path.is_dir() else errno.EINVAL  # of a device, pipe or socket
+        raise OSError(
+            number, f"expected the name of a file, got {'a folder' * path.is_dir() or 'a device'}", str(asked)
+        )
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "expected the folder of a new file to be there", str(asked))
     folder = path.with_name(f".{path.name[:32]}.{os.getpid()}-{threading.get_ident()}.part")
@@ -68,12 +69,8 @@ def room_for(path: Path) -> Iterator[None]:
 
 def present(path: str | os.PathLike) -> Path:
     """The path of a file to read. OSError, with its name, where there is none."""
-    path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "expected a file, got a folder", str(path))
-    if not path.exists():
-        raise FileNotFoundError(errno.ENOENT, "expected a file that is there", str(path))
-    return path
+    open(path, "rb").close()  # Python's errors name the file; those of safetensors do not
+    return Path(path)
 
 
 def write(path: str | os.PathLike, content: str | bytes) -> None:

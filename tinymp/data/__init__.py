@@ -3,13 +3,15 @@
 from typing import TYPE_CHECKING
 
 from ..arguments import name_all as _name_all
-from .dataset import Dataset, Subset, TensorDataset, random_split
-from .loader import DataLoader, default_collate
+from .dataset import Dataset, TensorDataset
+from .loader import DataLoader
 
 if TYPE_CHECKING:
+    from .more.collate import *
+    from .more.datasets import *
     from .more.samplers import *
     from .more.sequences import pad_sequence
 
-__all__ = ["DataLoader", "Dataset", "Subset", "TensorDataset", "default_collate", "random_split"]
+__all__ = ["DataLoader", "Dataset", "TensorDataset"]
 
 _name_all(globals())

@@ -1,4 +1,4 @@
-"""A loss scaler's side on the GPU, so that a step never waits for the host and can be captured in a CUDA graph.
+"""A loss scaler on the GPU, so that a step never waits for the host and can be captured in a CUDA graph.
 
 What the host would decide at the end of an iteration, the same `Rule` decides, as a kernel made from it. The host reads
 the scale and the history on request, which waits for the GPU; that a limit was reached it learns some steps late, from
@@ -21,7 +21,7 @@ from ..dtypes import float32
 from ..events import here
 from ..fast_path import fast_path
 from ..optim.optimizer import without_scale
-from ..optim.scaler import Iteration, LossScaler, Rule, Side, State
+from ..optim.scaler import Iteration, LossScaler, Rule, State
 from ..parameter import Parameter
 from ..tensor import Tensor
 from .layout import contiguous
@@ -110,8 +110,8 @@ class DeviceScale:
         return self
 
 
-class DeviceSide(Side):
-    """A `Side` on the GPU. Its numbers are there, and reading them waits.
+class OnDevice:
+    """A scaler's `Kept` on the GPU. Its numbers are there, and reading them waits.
 
     scale     S, FP32, without axes
     counts    (COUNTS,), int32; see ITERATION and the following
@@ -122,7 +122,7 @@ class DeviceSide(Side):
               (int32), -1 where S grew
     """
 
-    def __init__(self, scaler: LossScaler, before: Side) -> None:
+    def __init__(self, scaler: LossScaler) -> None:
         xp = gpu.xp
         self.scaler = scaler
         self.scale, self.counts = xp.empty((), float32.name), xp.zeros(COUNTS, "int32")
@@ -132,7 +132,7 @@ class DeviceSide(Side):
         self.optimizers: list[Any] = []
         self.product = DeviceScale(self.scale)
         self.callback = AsyncCallback(self.counts, self._arrived)
-        self.load(before.state, before.iteration, before.history)
+        self.load(scaler.state, scaler.iteration, scaler.history)
 
     @property
     def factor(self) -> Any:
@@ -141,16 +141,16 @@ class DeviceSide(Side):
     # ---- what it knows
 
     @property
-    def state(self) -> State:  # type: ignore[override]
+    def state(self) -> State:
         counts = gpu.to_numpy(self.counts)
         return State(float(self.product), *(int(counts[i]) for i in (GROWTH_TRACKER, SKIPS, BAD_LOSSES)))
 
     @property
-    def iteration(self) -> int:  # type: ignore[override]
+    def iteration(self) -> int:
         return int(gpu.to_numpy(self.counts)[ITERATION])
 
     @property
-    def history(self) -> list[tuple[int, float, str]]:  # type: ignore[override]
+    def history(self) -> list[tuple[int, float, str]]:
         total, seen = int(gpu.to_numpy(self.counts)[CHANGES]), len(self.told)
         columns = [gpu.to_numpy(x) for x in self.changes]
         for i in [i % RING for i in range(max(seen, total - RING), total)]:
@@ -160,19 +160,13 @@ class DeviceSide(Side):
             self.told.append((int(columns[0][i]), float(columns[1][i]), why))
         return self.told
 
-    def serving(self, scaler: LossScaler) -> Side:
-        """On the host again."""
-        return self.on_host()
-
     def load(self, state: State, iteration: int, history: Iterable) -> None:
+        """Go on with these."""
         self.start, self.told = state.scale, [*history]
         counts = [iteration, *state[1:], len(self.told), 0]
         self.forget()
         self.counts[...] = gpu.asarray(np.array(counts, "int32"))  # rounds: never, whole numbers
         self.scale.fill(state.scale)
-
-    def begin_counts(self) -> None:
-        self.counts[SKIPS : BAD_LOSSES + 1] = 0
 
     def forget(self) -> None:
         """Forget the notes of this iteration."""
@@ -193,12 +187,7 @@ class DeviceSide(Side):
         state = State(math.nan, 0, int(counts[SKIPS]), int(counts[BAD_LOSSES]))
         self.scaler.look_at_limits(state, self.label(counts[OVERFLOWED]), self.product, "not finite")
 
-    # ---- what it finds
-
-    def note_loss(self, now: Iteration, loss: Tensor) -> None:
-        _noting(loss.dtype).launch(gpu.xp, [[self.bad_loss, loss.array]])
-
-    def _found(self, optimizer: Any) -> tuple[int, Array]:
+    def place_of(self, optimizer: Any) -> tuple[int, Array]:
         """An optimizer's number, and its place in `found`."""
         if optimizer not in self.optimizers:
             if len(self.optimizers) == OPTIMIZERS:
@@ -207,45 +196,67 @@ class DeviceSide(Side):
         i = self.optimizers.index(optimizer)
         return i, self.found[i : i + 1]
 
-    def check(self, now: Iteration, optimizer: Any, params: list[Parameter], unscale: bool = False) -> None:
-        """In one launch for gradients of one dtype and scale."""
-        number, found = self._found(optimizer)
-        alike: dict[tuple, dict[Parameter, list[Array]]] = {}
-        for p in params:
-            g = contiguous(gpu.xp, values_of(p.grad_array))
-            results = [gpu.xp.empty(g.shape, np.result_type(g.dtype, float32).name)] if unscale else []
-            alike.setdefault((g.dtype, p.grad_scale), {})[p] = [g, *results]
-        for (dtype, scale), arrays in alike.items():
-            many = _checking(dtype, scale_type(scale), unscale)
-            values = [scale_value(scale)] if "scale" in many.shared else []
-            rows = [arrays.get(p) for p in optimizer.parameters()]
-            many.launch(gpu.xp, rows, found, number * PLACES, *values)
-            for p in arrays if unscale else ():
-                p.grad_array, p.grad_scale = with_values(p.grad_array, arrays[p][1]), 1.0
 
-    def unscale(self, now: Iteration, optimizer: Any, params: list[Parameter]) -> None:
-        self.check(now, optimizer, params, unscale=True)
-
-    def skip(self, now: Iteration, optimizer: Any) -> Array:
-        """(1,), bool, by what is known now."""
-        _, found = self._found(optimizer)
-        here.agree(found, "min")
-        here.agree(self.bad_loss, "max")
-        return gpu.map(lambda found, bad_loss: (found != NONE) | (bad_loss != 0), found, self.bad_loss)
-
-    def end(self, scaler: LossScaler, now: Iteration, judged: bool, overflow: str | None) -> None:
-        """In one small launch."""
-        if not judged:  # what was noted is only forgotten
-            self.forget()
-            self.counts[ITERATION] += 1
-            return
-        n = len(self.optimizers)
-        row = [self.scale, *[self.counts[i : i + 1] for i in range(COUNTS)], self.bad_loss]
-        row += [self.found[i : i + 1] for i in range(n)]
-        _ending(n).launch(gpu.xp, [row], *self.changes, *scaler.rule)
-        self.callback.poll()
+# ------------------------------------------------------------------------- what LossScaler does on the host, on the GPU
 
 
-@fast_path(Side.serving)
-def serving(side: Side, scaler: LossScaler) -> Side:
-    return side if isinstance(side, DeviceSide) else DeviceSide(scaler, side)
+def _on_device(scaler: LossScaler) -> Any:
+    """What the scaler keeps: from now on on the GPU, if it was on the host."""
+    kept: Any = scaler._kept
+    if not isinstance(kept, OnDevice):
+        scaler._kept = kept = OnDevice(scaler)  # type: ignore[assignment]
+    return kept
+
+
+@fast_path(LossScaler.begin)
+def begin(scaler: LossScaler, state: State, iteration: int, history: Iterable) -> None:
+    _on_device(scaler).load(state, iteration, history)
+    scaler._now = Iteration()
+
+
+@fast_path(LossScaler.note_loss)
+def note_loss(scaler: LossScaler, loss: Tensor) -> None:
+    _noting(loss.dtype).launch(gpu.xp, [[_on_device(scaler).bad_loss, loss.array]])
+
+
+@fast_path(LossScaler.find_overflow)
+def find_overflow(scaler: LossScaler, optimizer: Any, params: list[Parameter], unscale: bool) -> None:
+    """In one launch for gradients of one dtype and scale."""
+    number, found = _on_device(scaler).place_of(optimizer)
+    alike: dict[tuple, dict[Parameter, list[Array]]] = {}
+    for p in params:
+        g = contiguous(gpu.xp, values_of(p.grad_array))
+        results = [gpu.xp.empty(g.shape, np.result_type(g.dtype, float32).name)] if unscale else []
+        alike.setdefault((g.dtype, p.grad_scale), {})[p] = [g, *results]
+    for (dtype, scale), arrays in alike.items():
+        many = _checking(dtype, scale_type(scale), unscale)
+        values = [scale_value(scale)] if "scale" in many.shared else []
+        rows = [arrays.get(p) for p in optimizer.parameters()]
+        many.launch(gpu.xp, rows, found, number * PLACES, *values)
+        for p in arrays if unscale else ():
+            p.grad_array, p.grad_scale = with_values(p.grad_array, arrays[p][1]), 1.0
+
+
+@fast_path(LossScaler.should_skip)
+def should_skip(scaler: LossScaler, optimizer: Any) -> Array:
+    """(1,), bool, by what is known now."""
+    kept = _on_device(scaler)
+    _, found = kept.place_of(optimizer)
+    here.agree(found, "min")
+    here.agree(kept.bad_loss, "max")
+    return gpu.map(lambda found, bad_loss: (found != NONE) | (bad_loss != 0), found, kept.bad_loss)
+
+
+@fast_path(LossScaler.end)
+def end(scaler: LossScaler, now: Iteration) -> None:
+    """In one small launch."""
+    kept = _on_device(scaler)
+    if not now.judged:  # what was noted is only forgotten
+        kept.forget()
+        kept.counts[ITERATION] += 1
+        return
+    n = len(kept.optimizers)
+    row = [kept.scale, *[kept.counts[i : i + 1] for i in range(COUNTS)], kept.bad_loss]
+    row += [kept.found[i : i + 1] for i in range(n)]
+    _ending(n).launch(gpu.xp, [row], *kept.changes, *scaler.rule)
+    kept.callback.poll()

@@ -8,7 +8,8 @@ from typing import Any
 
 from .. import backend
 from ..arguments import flag, listed, number, require_unscaled
-from ..autograd import values_of, with_values
+from ..autograd import Array, values_of, with_values
+from ..backend.extras import held
 from ..events import quietly
 from ..parameter import Parameter
 from ..precision import reduce, to_dtype, widen
@@ -29,28 +30,24 @@ def clip_grad_norm_(
     """
     flag("clip_grad_norm_", "error_if_nonfinite", error_if_nonfinite)
     max_norm = math.inf if max_norm == math.inf else number("clip_grad_norm_", "max_norm", max_norm, 0)
-    norm_type = math.inf if norm_type == math.inf else number("clip_grad_norm_", "norm_type", norm_type, 0, above=True)
-    params = _with_gradient("clip_grad_norm_", parameters)
-    if not params:
-        return tensor(0.0)
-    return quietly(clip_norm, params, max_norm, norm_type, error_if_nonfinite)
+    norm = norm_2 if norm_type == 2 else held("optim.clip.norm_p")(norm_type)
+    params = with_gradient("clip_grad_norm_", parameters)
+    return quietly(clip_norm, params, max_norm, norm, error_if_nonfinite) if params else tensor(0.0)
 
 
-def clip_norm(params: list[Tensor], max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
-    """`clip_grad_norm_` for parameters that all have a gradient."""
-    parts: Any = []
+def norm_2(params: list[Tensor]) -> Array:
+    """The square root of the sum of the squares of all elements of the gradients, FP32 without axes."""
+    total: Any = 0
     for p in params:
         g = p.grad_array
         g = widen(g.summable() if hasattr(g, "summable") else g)  # each number of sparse rows once
-        axes, xp = tuple(range(g.ndim)), backend.of(g).xp
-        if norm_type == math.inf:
-            parts.append(reduce(xp.abs(g), axes, "max").reshape(()) if g.size else xp.zeros((), g.dtype))
-        else:  # sum |g|^p
-            parts.append(reduce(g * g if norm_type == 2 else xp.abs(g) ** norm_type, axes, "sum").reshape(()))
-    if norm_type == math.inf:
-        total = reduce(xp.stack(parts), 0, "max").reshape(())
-    else:
-        total = sum(parts[1:], parts[0]) ** (1 / norm_type)
+        total = total + reduce(g * g, tuple(range(g.ndim)), "sum").reshape(())
+    return total**0.5
+
+
+def clip_norm(params: list[Tensor], max_norm: float, norm: Any, error_if_nonfinite: bool) -> Tensor:
+    """`clip_grad_norm_` for parameters that all have a gradient."""
+    total = norm(params)
     if error_if_nonfinite and not backend.of(total).isfinite(total):
         raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {float(total):g}; skip this step")
     factor = backend.of(total).xp.minimum(max_norm / (total + 1e-6), 1.0)
@@ -60,24 +57,13 @@ def clip_norm(params: list[Tensor], max_norm: float, norm_type: float, error_if_
     return params[0].result(backend.of(total).xp.asarray(total))
 
 
-def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: float) -> None:
-    """Limit every element of the gradients to [-clip_value, clip_value]; each `grad` becomes a new FP32 array.
-
-    RuntimeError if a gradient still carries a loss scale.
-    """
-    limit = number("clip_grad_value_", "clip_value", clip_value, 0)
-    for p in _with_gradient("clip_grad_value_", parameters):
-        g = widen(values_of(p.grad_array))
-        p.grad_array = with_values(p.grad_array, backend.of(g).xp.clip(g, -limit, limit))
-
-
-def _with_gradient(op: str, parameters: Any) -> list[Tensor]:
+def with_gradient(op: str, parameters: Any) -> list[Tensor]:
     """The parameters that have a gradient; none of them may carry a loss scale."""
-    params = []
+    found = []
     for p in [parameters] if isinstance(parameters, Tensor) else listed(op, "parameters", parameters):
         if not isinstance(p, Tensor):
             raise TypeError(f"{op}: expected Parameters, got {type(p).__name__}; pass model.parameters()")
         require_unscaled(op, p, "scaler.unscale_(optimizer) first")
         if p.grad_array is not None:
-            params.append(p)
-    return params
+            found.append(p)
+    return found

@@ -41,7 +41,7 @@ class Optimizer(Groups):
     def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
         """The new weights. All arrays are FP32 (FP64 for FP64 parameters); those in `state` may be written in place.
 
-        Of a sparse gradient, w, g and `state` are the rows that it names.
+        For a sparse gradient, w, g and `state` hold only its rows.
         """
         raise NotImplementedError(f"{self._name} has no update")
 
@@ -72,24 +72,22 @@ class Optimizer(Groups):
     def ready(self, allow_missing: bool) -> list[tuple[Group, Parameter]]:
         """The parameters to update, with their groups; everything that can be wrong is found out here."""
         flag(f"{self._name}.step", "allow_missing", allow_missing)
-        ready, missing = [], []
+        ready: list[tuple[Group, Parameter]] = []
+        missing: list[tuple[Group, Parameter]] = []
         for group in self.param_groups:
             self.check_options(group)
             for p in group["params"]:
-                g = p.grad_array
-                if not p.requires_grad or g is None:
-                    missing += [p] if p.requires_grad else []
-                    continue
-                if hasattr(g, "rows") and group.get("weight_decay"):
-                    raise RuntimeError(
-                        f"{self._name}.step: the weight_decay {group['weight_decay']:g} is for all rows of parameter "
-                        f"{self.label(p)}, but its gradient is sparse: give it a group with weight_decay=0, or make "
-                        "the gradient dense (sparse=False)"
-                    )
-                ready.append((group, p))
+                if p.requires_grad:
+                    (missing if p.grad_array is None else ready).append((group, p))
+        for group, p in ready:
+            if group.get("weight_decay") and hasattr(p.grad_array, "rows"):
+                raise RuntimeError(
+                    f"{self._name}.step: a weight_decay is for all rows of parameter {self.label(p)}, but its gradient "
+                    "is sparse: give it a group with weight_decay=0, or make the gradient dense (sparse=False)"
+                )
         if ready and missing and not allow_missing:
             raise RuntimeError(
-                f"{self._name}.step: parameter {self.label(missing[0])} has no gradient while {len(ready)} of "
+                f"{self._name}.step: parameter {self.label(missing[0][1])} has no gradient while {len(ready)} of "
                 f"{len(ready) + len(missing)} have one: the loss does not depend on it. Freeze it with "
                 "requires_grad_(False), give it a separate optimizer, or pass step(..., allow_missing=True)"
             )

@@ -16,13 +16,10 @@ class StepResult(Enum):
     SKIPPED = "skipped: the loss or the gradients were not finite"
     NO_GRADIENTS = "no gradients"
 
-    @property
-    def applied(self) -> bool:
-        """True if the parameters were updated."""
-        return self is StepResult.APPLIED
+    applied = property(lambda self: self is StepResult.APPLIED, doc="True if the parameters were updated.")
 
     def __bool__(self) -> bool:
-        return self.applied
+        return self is StepResult.APPLIED
 
 
 def any_applied(where: str, results: tuple[Any, ...]) -> bool:

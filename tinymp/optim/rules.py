@@ -1,12 +1,12 @@
-"""The rules: SGD, Adam, AdamW. Each is a definition on arrays, element by element; others are in more/rules.py."""
+"""The rules: SGD and Adam. Each is a definition on arrays, element by element; others are in more/rules.py."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterable
 
 from .. import backend
 from ..autograd import Array
-from .groups import Group, State, options
+from .groups import Group, State
 from .optimizer import Optimizer
 
 
@@ -20,7 +20,12 @@ class SGD(Optimizer):
 
     late = ("momentum_buffer",)
 
-    __init__ = options(lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, maximize=False)
+    def __init__(
+        self, params: Iterable, lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
+        weight_decay: float = 0.0, nesterov: bool = False, *, maximize: bool = False,
+    ) -> None:  # fmt: skip
+        numbers = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
+        super().__init__(params, {**numbers, "nesterov": nesterov, "maximize": maximize})
 
     def check_options(self, group: Group) -> None:
         super().check_options(group)
@@ -53,9 +58,13 @@ class Adam(Optimizer):
     """
 
     late = ("max_exp_avg_sq",)
-    decoupled: ClassVar[bool] = False
 
-    __init__ = options(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=False, maximize=False)
+    def __init__(
+        self, params: Iterable, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 0.0, amsgrad: bool = False, *, maximize: bool = False,
+    ) -> None:  # fmt: skip
+        numbers = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**numbers, "amsgrad": amsgrad, "maximize": maximize})
 
     def initial(self, group: Group) -> dict[str, float]:
         return {"exp_avg": 0.0, "exp_avg_sq": 0.0, **({"max_exp_avg_sq": 0.0} if group["amsgrad"] else {})}
@@ -63,9 +72,7 @@ class Adam(Optimizer):
     def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
         xp, t, lr, (b1, b2) = backend.of(w).xp, state["step"], group["lr"], group["betas"]
         m, v = state["exp_avg"], state["exp_avg_sq"]
-        if group["weight_decay"] and self.decoupled:
-            w = (1 - lr * group["weight_decay"]) * w
-        elif group["weight_decay"]:
+        if group["weight_decay"]:
             g = g + group["weight_decay"] * w
         m *= b1
         m += (1 - b1) * g
@@ -75,11 +82,3 @@ class Adam(Optimizer):
             v = xp.maximum(state["max_exp_avg_sq"], v, out=state["max_exp_avg_sq"])
         m_hat, v_hat = m / (1 - b1**t), v / (1 - b2**t)
         return w - lr * m_hat / (xp.sqrt(v_hat) + group["eps"])
-
-
-class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): w <- (1 - lr lambda) w, and g stays."""
-
-    decoupled = True
-
-    __init__ = options(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, maximize=False)

@@ -15,26 +15,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from .. import backend, statistics
-from ..arguments import count, instance, loss_scale, number, tensor
+from ..arguments import count, instance, listed, loss_scale, number, same_keys, tensor, whole
 from ..autograd import Array, Op, values_of
 from ..backend.extras import held
 from ..dtypes import FLOATING, HALVES
 from ..events import here, quietly, tell
-from ..fast_path import find
+from ..fast_path import replaceable
 from ..parameter import Parameter
 from ..precision import LOSS
 from ..tensor import Tensor
 from .optimizer import Optimizer, unscaled
 from .result import StepResult
-from .saving import SavedScaler
 
-# Below 2^-14, the smallest normal FP16 number, S itself, the gradient with which the backward pass starts, would lose
-# bits in FP16: an overflow that remains there is not one that scaling cures.
+# The backward pass starts from S, which below 2^-14 is subnormal in FP16 and loses bits. If gradients still overflow
+# there, the scale is not the cause.
 MIN_SCALE = 2.0**-14
 # At 2^24, gradients down to 2^-48 survive; MPT section 3.2 found those below 2^-27 irrelevant. Without a ceiling, a
 # model whose gradients are all zero would double S until the loss overflows.
@@ -89,79 +89,39 @@ class ScaleLoss(Op):
         return self.forward(dy, loss_scale=self.loss_scale, scaler=self.scaler)
 
 
-class Iteration:
-    """The record of one iteration."""
+class Kept:
+    """What a scaler keeps on the host. On a GPU it is an object with the same attributes (gpu/scaler.py)."""
 
-    bad_loss: float | None = None  # the first loss that is not finite
-    skip: Any = False  # whether the last step was to be skipped; on a GPU it may be an array of one
-
-    def __init__(self) -> None:
-        # per optimizer that was looked at, the name of the first parameter whose gradient is not finite, or None
-        self.overflows: dict[Optimizer, str | None] = {}
-        self.results: dict[Optimizer, StepResult | None] = {}  # of steps; None: that was interrupted
-
-
-class Side:
-    """Where S is kept, and losses and gradients are judged: on the host. A device's fast path may have its own.
-
-    factor  S, as `scale` multiplies by it; for the others see `LossScaler`
-    """
-
-    factor: Any = property(lambda self: self.state.scale)
+    factor: Any = property(lambda self: self.state.scale, doc="S, as `scale` multiplies by it.")
 
     def __init__(self, state: State, iteration: int = 0, history: Iterable = ()) -> None:
-        self.load(state, iteration, history)
-
-    def load(self, state: State, iteration: int, history: Iterable) -> None:
-        """Go on with these, in a new iteration."""
         self.state, self.iteration, self.history = state, iteration, [*history]
 
-    def on_host(self) -> Side:
-        """A copy on the host."""
-        return Side(self.state, self.iteration, self.history)
 
-    def serving(self, scaler: LossScaler) -> Side:
-        """The side for losses on a device."""
-        return self
+class Stage(Enum):
+    """How far an optimizer has come in an iteration, as in PyTorch's GradScaler."""
 
-    def note_loss(self, now: Iteration, loss: Tensor) -> None:
-        """Remember whether this loss is not finite."""
-        if now.bad_loss is None and not math.isfinite(value := loss.array.item()):
-            now.bad_loss = value
-
-    def check(self, now: Iteration, optimizer: Optimizer, params: list[Parameter]) -> None:
-        """Look for gradients that, without their scale, are not finite."""
-        # unscaled where S < 1, which may hide an overflow
-        gradients = (values_of(unscaled(p) if float(p.grad_scale) < 1 else p.grad_array) for p in params)
-        bad = backend.of(values_of(params[0].grad_array)).first_bad(gradients) if params else None
-        if bad is not None:
-            now.overflows[optimizer] = now.overflows[optimizer] or optimizer.label(params[bad])
-
-    def unscale(self, now: Iteration, optimizer: Optimizer, params: list[Parameter]) -> None:
-        """The same, and replace the gradients by unscaled ones, in FP32."""
-        self.check(now, optimizer, params)
-        for p in params:
-            p.grad_array, p.grad_scale = unscaled(p), 1.0  # on one line: an interrupt finds both or neither
-
-    def skip(self, now: Iteration, optimizer: Optimizer) -> Any:
-        """True to skip the step of an optimizer whose gradients were looked at. All processes answer alike."""
-        now.overflows[optimizer], now.bad_loss = here.agree((now.overflows[optimizer], now.bad_loss))
-        return now.overflows[optimizer] is not None or now.bad_loss is not None
-
-    def end(self, scaler: LossScaler, now: Iteration, judged: bool, overflow: str | None) -> None:
-        """Have S follow the rule, if there were gradients to judge. overflow: the first parameter that overflowed."""
-        scale = self.state.scale
-        if judged:
-            scaler.adjust(overflow, now.bad_loss)
-        scaler.look_at_limits(self.state, overflow, scale, now.bad_loss)
-        self.iteration += 1
-
-    def begin_counts(self) -> None:
-        """Count skips and bad losses from 0 again."""
-        self.state = self.state._replace(skips=0, bad_losses=0)
+    READY = "not yet looked at"
+    UNSCALED = "unscaled"  # or interrupted in it
+    STEPPED = "stepped"  # likewise
 
 
-class LossScaler(SavedScaler):
+class Iteration:
+    """What is known of one iteration."""
+
+    bad_loss: float | None = None  # the first loss that is not finite
+    skip: Any = False  # True if the last step was to be skipped; on a GPU it may be an array of one
+    judged = False  # True if there were gradients
+
+    def __init__(self) -> None:
+        self.stages: dict[Optimizer, Stage] = {}
+        self.overflows: dict[Optimizer, str | None] = {}  # the first parameters whose gradients are not finite
+
+
+on_device = replaceable(lambda scaler: scaler._device)  # for what a GPU does without waiting for the host
+
+
+class LossScaler:
     """The base of loss scalers, which differ in their `rule`.
 
     max_consecutive_skips   after this many iterations in a row whose gradients overflow although the loss is finite,
@@ -178,23 +138,22 @@ class LossScaler(SavedScaler):
     """
 
     rule = Rule()
+    saved: ClassVar[tuple[str, ...]] = ()  # the counts of the state that a subclass adds to the state_dict
+    _device = ""  # of the losses: a GPU judges its own
+    _name = property(lambda self: type(self).__name__)
 
     def __init__(self, scale: float, max_consecutive_skips: int = 10, max_nonfinite_losses: int = 3) -> None:
-        self._side, self._now = Side(State(loss_scale(self._name, "scale", scale))), Iteration()
+        self._kept, self._now = Kept(State(loss_scale(self._name, "scale", scale))), Iteration()
         self.max_consecutive_skips = count(self._name, "max_consecutive_skips", max_consecutive_skips)
         self.max_nonfinite_losses = count(self._name, "max_nonfinite_losses", max_nonfinite_losses)
 
-    state = property(lambda self: self._side.state, doc="S and the counts behind it.")
-    iteration = property(lambda self: self._side.iteration, doc="How many `update`s there have been.")
-    history = property(lambda self: self._side.history, doc="(iteration, new scale, reason) of every change of S.")
+    state = property(lambda self: self._kept.state, doc="S and the counts behind it.")
+    iteration = property(lambda self: self._kept.iteration, doc="How many `update`s there have been.")
+    history = property(lambda self: self._kept.history, doc="(iteration, new scale, reason) of every change of S.")
 
     def get_scale(self) -> float:
         """The S by which `scale` multiplies now."""
         return self.state.scale
-
-    def __repr__(self) -> str:
-        after = f"after {self.iteration} iterations and {len(self.history)} changes"
-        return f"{self._name}(scale={self.get_scale():g}, {after})"
 
     # ---- the training step
 
@@ -207,17 +166,19 @@ class LossScaler(SavedScaler):
             raise TypeError(f"scale: expected the loss in FP32, got {loss.dtype}; write scale(loss.float())")
         if loss.array.size != 1:
             raise ValueError(f"scale: expected a scalar loss, got shape {loss.shape}; reduce it with .mean() or .sum()")
-        serving = find(Side.serving, backend.of(loss.array).name) or type(self._side).serving
-        self._side = serving(self._side, self)
-        self._side.note_loss(self._now, loss)
-        return ScaleLoss.apply(loss, loss_scale=self._side.factor, scaler=self)
+        if self._device != (device := backend.of(loss.array).name):
+            self._device, self._kept = device, Kept(self.state, self.iteration, self.history)
+        self.note_loss(loss)
+        return ScaleLoss.apply(loss, loss_scale=self._kept.factor, scaler=self)
 
     def unscale_(self, optimizer: Optimizer) -> None:
         """Replace the optimizer's gradients by their values without the loss scale, in FP32.
 
         RuntimeError if they were never scaled, or for a second call before `update`.
         """
-        quietly(self._side.unscale, self._now, optimizer, self._judged("unscale_", optimizer))
+        params = self._looked_at("unscale_", optimizer)
+        self._now.stages[optimizer] = Stage.UNSCALED
+        quietly(self.find_overflow, optimizer, params, True)
 
     def step(self, optimizer: Optimizer, *, allow_missing: bool = False) -> StepResult:
         """`optimizer.step` with the unscaled gradients, if they and the iteration's losses are finite; else no change.
@@ -226,13 +187,11 @@ class LossScaler(SavedScaler):
         more than one of them in FP32. RuntimeError for a second call before `update`, for gradients that were never
         scaled, and for what `Optimizer.step` refuses.
         """
-        now, params = self._now, self._judged("step", optimizer)
-        ready = optimizer.ready(allow_missing)
-        quietly(self._side.check, now, optimizer, params)  # also behind unscale_: clipping, say, may break them
-        now.skip = self._side.skip(now, optimizer)
-        now.results[optimizer] = None
-        now.results[optimizer] = result = optimizer.finish(ready, now.skip)
-        return result
+        params, ready = self._looked_at("step", optimizer), optimizer.ready(allow_missing)
+        quietly(self.find_overflow, optimizer, params, False)  # also behind unscale_: clipping, say, may break them
+        self._now.skip = self.should_skip(optimizer)
+        self._now.stages[optimizer] = Stage.STEPPED
+        return optimizer.finish(ready, self._now.skip)
 
     def update(self) -> None:
         """End the iteration: adjust S by what `step` and `unscale_` found, as PyTorch's GradScaler does.
@@ -240,72 +199,125 @@ class LossScaler(SavedScaler):
         A step that was interrupted, or that was left out after `unscale_`, counts like one that was made. RuntimeError
         if there was neither `step` nor `unscale_`; FloatingPointError at a limit. The iteration has ended even then.
         """
-        side, now, judged, overflow = self._side, self._now, False, None
-        for optimizer in now.overflows:
-            if optimizer not in now.results:
-                now.skip = side.skip(now, optimizer)
-            if now.results.get(optimizer) is not StepResult.NO_GRADIENTS:
-                judged, overflow = True, overflow or now.overflows[optimizer]
+        now = self._now
+        for optimizer, stage in now.stages.items():
+            if stage is not Stage.STEPPED:
+                now.skip = self.should_skip(optimizer)
         statistics.settle(now.skip)
         self._now = Iteration()
-        if not now.overflows:
-            side.load(side.state, side.iteration, side.history)
+        if not now.stages:
+            self.begin(self.state, self.iteration, self.history)
             raise RuntimeError("update: expected step(optimizer) before it, once per iteration")
-        side.end(self, now, judged, overflow)
+        self.end(now)
+
+    def _looked_at(self, op: str, optimizer: Optimizer) -> list[Parameter]:
+        """The parameters with gradients, of an optimizer that has not stepped yet."""
+        parameters = instance(op, "optimizer", optimizer, Optimizer).parameters()
+        now, params = self._now, [p for p in parameters if p.grad_array is not None]
+        stage = now.stages.get(optimizer, Stage.READY)
+        if stage is Stage.STEPPED or (stage is Stage.UNSCALED and op == "unscale_"):
+            raise RuntimeError(f"{op}: this optimizer has {stage.value} already; {ENDS}")
+        scaled = stage is Stage.READY and self._kept.factor != 1
+        for p in params:
+            if (p.grad_scale != 1) is not scaled:
+                late = f"was computed after unscale_; call that after the last backward(), and {ENDS}"
+                why = "carries no loss scale: its loss was not passed through scaler.scale" if scaled else late
+                raise RuntimeError(f"{op}: the gradient of parameter {optimizer.label(p)} {why}")
+        now.judged = now.judged or bool(params)
+        now.stages[optimizer] = stage
+        return params
+
+    # ---- what is decided: here on the host, for losses on a GPU there
+
+    @on_device
+    def begin(self, state: State, iteration: int, history: Iterable) -> None:
+        """Go on with these, in a new iteration."""
+        self._kept, self._now = Kept(state, iteration, history), Iteration()
+
+    @on_device
+    def note_loss(self, loss: Tensor) -> None:
+        """Remember a loss that is not finite."""
+        if self._now.bad_loss is None and not math.isfinite(value := loss.array.item()):
+            self._now.bad_loss = value
+
+    @on_device
+    def find_overflow(self, optimizer: Optimizer, params: list[Parameter], unscale: bool) -> None:
+        """Look for gradients that, without their scale, are not finite; with `unscale` also divide them by it."""
+        # unscaled where S < 1, which may hide an overflow
+        gradients = (values_of(unscaled(p) if float(p.grad_scale) < 1 else p.grad_array) for p in params)
+        bad = backend.of(values_of(params[0].grad_array)).first_bad(gradients) if params else None
+        if bad is not None:
+            self._now.overflows[optimizer] = self._now.overflows.get(optimizer) or optimizer.label(params[bad])
+        for p in params if unscale else ():
+            p.grad_array, p.grad_scale = unscaled(p), 1.0  # on one line: an interrupt finds both or neither
+
+    @on_device
+    def should_skip(self, optimizer: Optimizer) -> Any:
+        """True to skip the step of an optimizer whose gradients were looked at. All processes answer alike."""
+        now = self._now
+        now.overflows[optimizer], now.bad_loss = here.agree((now.overflows.get(optimizer), now.bad_loss))
+        return now.overflows[optimizer] is not None or now.bad_loss is not None
+
+    @on_device
+    def end(self, now: Iteration) -> None:
+        """Have S follow the rule, if there were gradients to judge."""
+        kept, overflow = self._kept, next(filter(None, now.overflows.values()), None)
+        scale = kept.state.scale
+        if now.judged:
+            self.adjust(overflow, now.bad_loss)
+        self.look_at_limits(kept.state, overflow, scale, now.bad_loss)
+        kept.iteration += 1
 
     def adjust(self, overflow: str | None, bad_loss: float | None = None) -> None:
         """Follow the rule after an iteration.
 
         overflow: the name of the first parameter that overflowed, if one did; bad_loss: a loss that is not finite.
         """
-        side, rule = self._side, self.rule
-        state = State(*[np.asarray(x).item() for x in rule(side.state, overflow is not None, bad_loss is not None)])
+        rule, kept = self.rule, self._kept
+        state = State(*[np.asarray(x).item() for x in rule(kept.state, overflow is not None, bad_loss is not None)])
         reason = f"overflow in {overflow}" if overflow else f"{rule.interval} iterations without overflow"
-        changes = [(side.iteration, state.scale, reason)] if state.scale != side.state.scale else []
-        side.state, side.history = state, side.history + changes  # on one line, as in `unscale`
+        changes = [(kept.iteration, state.scale, reason)] if state.scale != kept.state.scale else []
+        kept.state, kept.history = state, kept.history + changes  # on one line: an interrupt finds both or neither
 
     def look_at_limits(self, state: State, overflow: str | None, scale: Any, loss: Any) -> None:
         """FloatingPointError where a limit is reached, and the counts begin anew. An iteration before, an observer is
         opened that finds the op.
         """
-        if state.bad_losses >= self.max_nonfinite_losses:
-            why = f"the loss is {loss} in {state.bad_losses} iterations in a row; a smaller loss scale does not help"
-        elif state.skips >= self.max_consecutive_skips:
-            why = (
-                f"the gradients overflow in {state.skips} iterations in a row, at last with the loss scale "
-                f"{float(scale):g}, though the loss is finite. The first parameter: {overflow}"
-            )
-        else:
-            if 0 < self.max_consecutive_skips - 1 <= state.skips:
-                held("optim.scaler.watch_backward", lambda scaler: None)(self)
-            return
-        problem = FloatingPointError(f"{why}. {SEE}")
-        tell("limited", problem)
-        self._side.begin_counts()
-        raise problem
+        diverged = state.bad_losses >= self.max_nonfinite_losses
+        if diverged or state.skips >= self.max_consecutive_skips:
+            bad = f"the loss is {loss} in {state.bad_losses} iterations in a row; a smaller loss scale does not help"
+            over = f"the gradients overflow in {state.skips} iterations in a row, at last with the loss scale "
+            over += f"{float(scale):g}, though the loss is finite. The first parameter: {overflow}"
+            problem = FloatingPointError(f"{bad if diverged else over}. {SEE}")
+            tell("limited", problem)
+            self.begin(self.state._replace(skips=0, bad_losses=0), self.iteration, self.history)
+            raise problem
+        if 0 < self.max_consecutive_skips - 1 <= state.skips:
+            held("optim.scaler.watch_backward", lambda scaler: None)(self)
 
-    def _judged(self, op: str, optimizer: Optimizer) -> list[Parameter]:
-        """The parameters whose gradients are to be looked at, of an optimizer that has not stepped yet."""
-        parameters = instance(op, "optimizer", optimizer, Optimizer).parameters()
-        now, params = self._now, [p for p in parameters if p.grad_array is not None]
-        if optimizer in now.results:
-            interrupted = "" if now.results[optimizer] is not None else ", and was interrupted"
-            raise RuntimeError(f"{op}: this optimizer has stepped already{interrupted}; {ENDS}")
-        if op == "unscale_" and optimizer in now.overflows:
-            raise RuntimeError(f"unscale_: called twice for one optimizer; {ENDS}")
-        for p in params:
-            if optimizer in now.overflows and p.grad_scale != 1:
-                raise RuntimeError(
-                    f"{op}: gradients were computed after unscale_ or a step that was interrupted; call unscale_ after "
-                    f"the last backward(), and {ENDS}"
-                )
-            if optimizer not in now.overflows and p.grad_scale == 1 and self._side.factor != 1:
-                raise RuntimeError(
-                    f"{op}: the gradient of parameter {optimizer.label(p)} carries no loss scale: its loss was not "
-                    "passed through scaler.scale"
-                )
-        now.overflows.setdefault(optimizer, None)
-        return params
+    # ---- saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """S, the iteration, the history, and the counts behind S: enough to go on after a restart."""
+        counts = {name: getattr(self.state, name) for name in self.saved}
+        return {"scale": self.state.scale, "iteration": self.iteration, **counts, "history": [*self.history]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` of the same class returned, and begin a new iteration.
+
+        TypeError and ValueError, which name the entry, if keys differ or a value cannot be; then nothing changes.
+        """
+        where = f"{self._name}.load_state_dict"
+        same_keys(where, "state_dict", state_dict, {"scale", "iteration", *self.saved, "history"})
+        scale = loss_scale(where, "scale", state_dict["scale"], self.rule.least, self.rule.most)
+        counts = {name: whole(where, name, state_dict[name]) for name in ("iteration", *self.saved)}
+        history = [(i, s, why) for i, s, why in listed(where, "history", state_dict["history"])]
+        self.begin(State(scale, *[counts[name] for name in self.saved]), counts["iteration"], history)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, which may be made at any time: they begin a new iteration, on the host."""
+        kept = Kept(self.state, self.iteration, self.history)
+        return {**vars(self), "_kept": kept, "_now": Iteration(), "_device": ""}
 
 
 class NoLossScaler(LossScaler):
@@ -332,17 +344,10 @@ class DynamicLossScaler(LossScaler):
     saved: ClassVar = ("growth_tracker",)
 
     def __init__(
-        self,
-        init_scale: float = 2.0**16,
-        growth_factor: float = 2.0,
-        backoff_factor: float = 0.5,
-        growth_interval: int = 2000,
-        *,
-        min_scale: float = MIN_SCALE,
-        max_scale: float = MAX_SCALE,
-        max_consecutive_skips: int | None = None,
-        max_nonfinite_losses: int = 3,
-    ) -> None:
+        self, init_scale: float = 2.0**16, growth_factor: float = 2.0, backoff_factor: float = 0.5,
+        growth_interval: int = 2000, *, min_scale: float = MIN_SCALE, max_scale: float = MAX_SCALE,
+        max_consecutive_skips: int | None = None, max_nonfinite_losses: int = 3,
+    ) -> None:  # fmt: skip
         name = self._name
         self.min_scale = loss_scale(name, "min_scale", min_scale)
         self.max_scale = loss_scale(name, "max_scale", max_scale, self.min_scale)

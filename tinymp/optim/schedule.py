@@ -8,10 +8,9 @@ values are PyTorch's, but a schedule that is given the StepResult of an iteratio
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..arguments import count, function, instance, listed, number, same_keys, whole
+from ..arguments import count, instance, listed, number, same_keys, whole
 from .optimizer import Optimizer
 from .result import StepResult, any_applied
 
@@ -56,9 +55,6 @@ class Schedule:
         """The groups' rates now."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
-    def __repr__(self) -> str:
-        return f"{self._name}(t={self.last_epoch}, lr={self.get_last_lr()})"
-
     def state_dict(self) -> dict[str, Any]:
         """t and the initial rates; the other options belong to the constructor."""
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
@@ -79,46 +75,15 @@ class Schedule:
         self._set(self.last_epoch, self.base_lrs)
 
 
-class StepLR(Schedule):
-    """base gamma^floor(t / step_size)."""
-
-    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
-        self.step_size = count("StepLR", "step_size", step_size)
-        self.gamma = number("StepLR", "gamma", gamma, 0)
-        super().__init__(optimizer)
-
-    def rate(self, base: float, t: int, group: int) -> float:
-        return base * self.gamma ** (t // self.step_size)
-
-
 class CosineAnnealingLR(Schedule):
     """eta_min + (base - eta_min) (1 + cos(pi t / T_max)) / 2; it rises again after T_max (Loshchilov, Hutter, 2017)."""
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:
         self.T_max = count("CosineAnnealingLR", "T_max", T_max)
-        rates = [group.get("initial_lr", group["lr"]) for group in getattr(optimizer, "param_groups", ())]
         self.eta_min = number("CosineAnnealingLR", "eta_min", eta_min, 0)
-        if rates and self.eta_min > max(rates):
-            raise ValueError(
-                f"CosineAnnealingLR: expected `eta_min` to be at most the initial rate, {max(rates):g}, got {eta_min!r}"
-            )
         super().__init__(optimizer)
+        if self.eta_min > max(self.base_lrs):
+            raise ValueError(f"CosineAnnealingLR: expected `eta_min` up to {max(self.base_lrs):g}, got {eta_min!r}")
 
     def rate(self, base: float, t: int, group: int) -> float:
         return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * t / self.T_max)) / 2
-
-
-class LambdaLR(Schedule):
-    """base times lr_lambda(t); lr_lambda is one function, or a list with one for each group."""
-
-    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable]) -> None:
-        groups = len(getattr(optimizer, "param_groups", ()))
-        self.lr_lambdas = [lr_lambda] * groups if callable(lr_lambda) else listed("LambdaLR", "lr_lambda", lr_lambda)
-        if len(self.lr_lambdas) != groups:
-            raise ValueError(f"LambdaLR: expected a function for each of {groups} groups, got {len(self.lr_lambdas)}")
-        for one in self.lr_lambdas:
-            function("LambdaLR", "lr_lambda", one)
-        super().__init__(optimizer)
-
-    def rate(self, base: float, t: int, group: int) -> float:
-        return base * self.lr_lambdas[group](t)

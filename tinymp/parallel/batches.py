@@ -9,14 +9,21 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..data.dataset import Subset
 from ..data.loader import DataLoader
+from ..data.more.datasets import Subset
 from ..data.more.loading import check_length
 from ..events import type_name
 
 
 class SharedBatches:
-    """Which part of each batch of a loader is this process's. It compares what must be equal in all processes."""
+    """Which part of each batch of a loader is this process's. It compares what must be equal in all processes.
+
+    This process loads the items rank, rank + size, ... of each batch: the batches are the same with any number of
+    processes, and so is the state. All must have the same data (ValueError: of as many items, and of a TensorDataset or
+    a Subset of one the same bits), the same seed, and in every epoch the same order. A loader needs a seed or generator
+    where it shuffles, drop_last where the last batch is not full, and a batch_size that the number of processes
+    divides. All begin each epoch, for it is compared then.
+    """
 
     def __init__(self, loader: DataLoader, seed: int | None) -> None:
         group = loader.group

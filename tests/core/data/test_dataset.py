@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from tinymp.data import Dataset, Subset, TensorDataset, random_split
+from tinymp.data import Dataset, TensorDataset
 
 X = np.arange(30, dtype=np.float16).reshape(10, 3)
 Y = np.arange(10)
@@ -30,39 +30,3 @@ def test_dataset_insists_on_both_methods():
 
     with pytest.raises(TypeError, match="__getitem__"):
         Half()
-
-
-@pytest.mark.parametrize("indices", [[3, -1, 3], range(3, 6), np.array([1, 2], np.uint8), mp.tensor([0, 9])])
-def test_subset(indices):
-    subset = Subset(list("abcdefghij"), indices)
-    assert [subset[i] for i in range(len(subset))] == ["abcdefghij"[i] for i in np.asarray(indices)]
-    assert len(Subset(subset, [])) == 0
-
-
-@pytest.mark.parametrize(
-    ("n", "lengths", "expected"),
-    [
-        (10, [7, 3], [7, 3]),
-        (10, [10, 0], [10, 0]),
-        (10, [0.8, 0.2], [8, 2]),
-        (11, [0.5, 0.25, 0.25], [6, 3, 2]),  # floor: 5, 2, 2; the two that are left go to the first two
-        (10, [0.7, 0.2, 0.1], [7, 2, 1]),  # their floating sum is just below 1
-        (0, [0, 0], [0, 0]),
-        (0, [0.5, 0.5], [0, 0]),
-    ],
-)
-def test_random_split_covers_every_item_once(n, lengths, expected):
-    parts = random_split(list(range(n)), lengths, seed=1)
-    assert [len(part) for part in parts] == expected
-    assert sorted(i for part in parts for i in part) == list(range(n))
-
-
-def test_random_split_is_repeatable_and_random():
-    def drawn(**how):
-        return [list(part) for part in random_split(Y, [6, 4], **how)]
-
-    assert drawn(seed=1) == drawn(seed=mp.tensor(1)) == drawn(generator=np.random.default_rng(1)) != drawn(seed=2)
-    mp.manual_seed(5)
-    first, second = drawn(), drawn()
-    mp.manual_seed(5)
-    assert first == drawn() != second

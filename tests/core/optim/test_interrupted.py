@@ -152,7 +152,7 @@ def test_an_interrupted_step(rule, options, work):
 
     def check(job, at):
         agree(job.model)
-        if job.scaler._now.overflows:
+        if job.scaler._now.stages:
             job.scaler.update()
         job.optimizer.zero_grad()
         if at % 20 == 0:
@@ -304,7 +304,7 @@ def everything(seed):
         "model": model,
         "optimizer": optimizer,
         "scaler": optim.DynamicLossScaler(2.0**10),
-        "schedule": optim.StepLR(optimizer, 1),
+        "schedule": optim.CosineAnnealingLR(optimizer, 9),
         "loader": data.DataLoader(dataset, batch_size=2, shuffle=True, seed=seed, prefetch=0),
         "moves": np.random.default_rng(seed),
     }

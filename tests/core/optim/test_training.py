@@ -32,7 +32,7 @@ def snapshot(model, optimizer, schedule):
 
 
 @pytest.mark.parametrize("clip", [False, True])
-@pytest.mark.parametrize("rule", [optim.SGD, optim.AdamW])
+@pytest.mark.parametrize("rule", [optim.SGD, optim.Adam])
 def test_training_through_overflow_and_growth(rule, clip):
     model = mlp(mp.MIXED)
     x, target = data(mp.MIXED)
@@ -127,7 +127,7 @@ def test_an_overflow_in_one_micro_batch_skips_the_step():
     assert scaler.get_scale() == 2.0**14
 
 
-@pytest.mark.parametrize("rule", [optim.SGD, optim.Adam, optim.AdamW])
+@pytest.mark.parametrize("rule", [optim.SGD, optim.Adam])
 @pytest.mark.parametrize("policy", [on_cpu_if_bf16(policy) for policy in mp.POLICIES.values()], ids=str)
 def test_a_resumed_training_goes_on_bit_for_bit(policy, rule):
     """As the README says: the state of model, optimizer, scaler, schedule and random numbers."""
@@ -137,7 +137,7 @@ def test_a_resumed_training_goes_on_bit_for_bit(policy, rule):
         layers = [nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Linear(16, 3)]
         model = policy.cast(nn.Sequential(*layers))
         optimizer = rule(model.parameters(), lr=0.05, **({"momentum": 0.9} if rule is optim.SGD else {}))
-        return model, optimizer, optim.DynamicLossScaler(2.0**10), optim.StepLR(optimizer, 2)
+        return model, optimizer, optim.DynamicLossScaler(2.0**10), optim.CosineAnnealingLR(optimizer, 9)
 
     def go(job, steps):
         model, optimizer, scaler, schedule = job

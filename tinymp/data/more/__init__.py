@@ -1,1 +1,1 @@
-"""Threads and the state of a loader, and sequences of different lengths. Each is loaded when it is first named."""
+"""What a loader does beyond a TensorDataset in one thread; samplers, datasets. Each is loaded when first named."""

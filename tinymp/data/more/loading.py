@@ -16,36 +16,49 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import listed, same_keys, whole
-from ..dataset import item_numbers
+from ...arguments import integers, listed, same_keys, whole
 from ..loader import DataLoader, load
+from .datasets import item_numbers
 
 MOST_WORKERS = 1024  # threads of one loader
 MOST_LISTED = 2**26  # item numbers of an epoch; a larger dataset has more anyway
 
 
 class LoadingThreads:
-    """Loads the batches of one loader, by threads that live as long as an epoch."""
+    """Loads the batches of one loader, by threads that live as long as an epoch.
 
-    def __init__(self, num_workers: int) -> None:
+    num_workers  how many, at most 1,024. From 1 on several may be in the dataset at any time, also of a loop that was
+                 left, so it must be thread-safe: an item must depend on its number alone and change nothing that the
+                 items share. This is worth it where loading an item leaves Python (files, Pillow, NumPy). 0: one alone
+                 loads ahead
+    prefetch     how many batches may be loaded ahead, by all threads together (PyTorch's prefetch_factor is per
+                 worker), and at least num_workers
+
+    The threads belong to one epoch and end with it: after the last batch, on an error, or after the batch that each is
+    loading when the loop is left. In a forked process such a loop cannot go on (RuntimeError), and new ones can. A
+    dataset that draws random numbers should have its own generator: a thread would draw from tinymp's at unpredictable
+    moments. So should a sampler that draws while it is read, for it is read as far ahead as they load.
+    """
+
+    def __init__(self, num_workers: int, prefetch: int | None) -> None:
+        (self.num_workers,) = integers("DataLoader", "num_workers", num_workers, 1, 0)
+        (self.prefetch,) = integers("DataLoader", "prefetch", 2 if prefetch is None else prefetch, 1, 0)
         if num_workers > MOST_WORKERS:
             at_most = f"at most {MOST_WORKERS:,}, as they are threads"
             raise ValueError(f"DataLoader: expected `num_workers` to be {at_most}, got {num_workers:,}")
         self.loading = RLock()  # a thread whose loop was left may still load while the next epoch begins
         self.process = os.getpid()
 
-    def batches(self, loader: DataLoader, dataset: Any, cut: Iterable[np.ndarray]) -> Iterator:
-        """The batches of these items; loader.prefetch of them are loaded ahead, and one at least by each worker."""
+    def batches(self, loader: DataLoader, numbers: Iterable[np.ndarray]) -> Iterator:
+        """The batches of these items; `prefetch` of them are loaded ahead, and one at least by each worker."""
         if self.process != os.getpid():  # where a thread may have been loading when this one was forked
             self.process, self.loading = os.getpid(), RLock()
-        jobs = (partial(self._load, loader, dataset, numbers) for numbers in cut)
-        if threads := loader.num_workers or min(loader.prefetch, 1):
-            return _ahead(jobs, max(loader.prefetch, loader.num_workers), threads)
-        return (job() for job in jobs)
+        jobs = (partial(self._load, loader.dataset, some, loader.collate_fn) for some in numbers)
+        return _ahead(jobs, max(self.prefetch, self.num_workers), max(self.num_workers, 1))
 
-    def _load(self, loader: DataLoader, dataset: Any, numbers: np.ndarray) -> Any:
-        with nullcontext() if loader.num_workers else self.loading:
-            return load(dataset, numbers, loader.collate_fn)
+    def _load(self, dataset: Any, numbers: np.ndarray, collate_fn: Callable | None) -> Any:
+        with nullcontext() if self.num_workers else self.loading:
+            return load(dataset, numbers, collate_fn)
 
 
 def _ahead(jobs: Iterator[Callable[[], Any]], depth: int, threads: int) -> Iterator:

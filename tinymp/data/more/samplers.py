@@ -1,20 +1,19 @@
-"""Samplers, which give a DataLoader the order of its items, and datasets one after the other."""
+"""Samplers, which give a DataLoader the order of its items."""
 
 from __future__ import annotations
 
-import copy
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, islice
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from ...arguments import count, flag, listed, name_all, number
-from ..dataset import Dataset, in_epoch, length_of, random_generator
-from ..loader import in_batches
+from ..dataset import length_of, random_generator
+from ..loader import DataLoader
+from .datasets import item_numbers
 
-__all__ = ["BatchSampler", "ConcatDataset", "RandomSampler", "Sampler", "SequentialSampler"]
+__all__ = ["BatchSampler", "RandomSampler", "Sampler", "SequentialSampler"]
 __all__ += ["SubsetRandomSampler", "WeightedRandomSampler"]
 
 
@@ -117,7 +116,7 @@ class WeightedRandomSampler(Sampler):
 class BatchSampler(Sampler):
     """Lists of batch_size numbers of `sampler`; the last one has what is left, or with drop_last is left out."""
 
-    def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool) -> None:
+    def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
         self.sampler, self.batch_size = sampler, count("BatchSampler", "batch_size", batch_size)
         self.drop_last = flag("BatchSampler", "drop_last", drop_last)
 
@@ -125,33 +124,48 @@ class BatchSampler(Sampler):
         return in_batches(iter(self.sampler), self.batch_size, self.drop_last)
 
     def __len__(self) -> int:
-        n = len(self.sampler)  # type: ignore[arg-type]
+        n = len(self.sampler)
         return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
 
 
-class ConcatDataset(Dataset):
-    """The items of several datasets, one dataset after the other."""
+class GivenBatches:
+    """The item numbers of each batch of an epoch, as a loader's sampler or batch_sampler gives them.
 
-    def __init__(self, datasets: Iterable[Any]) -> None:
-        self.datasets = listed("ConcatDataset", "datasets", datasets)
-        if not self.datasets:
-            raise ValueError("ConcatDataset: expected at least one dataset, got none")
-        self.cumulative_sizes = [*accumulate(length_of("ConcatDataset", one) for one in self.datasets)]
+    It is read as the loop goes on, by the loop's thread, so it may be as long as it likes.
+    """
 
-    def in_epoch(self, epoch: int) -> Any:
-        other = copy.copy(self)
-        other.datasets = [in_epoch(one, epoch) for one in self.datasets]
-        return other
-
-    def __getitem__(self, index: int) -> Any:
-        i = index + len(self) if index < 0 else index
-        if not 0 <= i < len(self):
-            raise IndexError(f"ConcatDataset: expected an index in [{-len(self)}, {len(self) - 1}], got {index}")
-        part = bisect_right(self.cumulative_sizes, i)
-        return self.datasets[part][i - (self.cumulative_sizes[part - 1] if part else 0)]
+    def __init__(self, loader: DataLoader) -> None:
+        self.n, self.name = len(loader.dataset), "sampler" if loader.batch_sampler is None else "batch_sampler"
+        for name, given in (("sampler", loader.sampler), ("batch_sampler", loader.batch_sampler)):
+            sized = hasattr(given, "__len__") and hasattr(given, "__iter__") and getattr(given, "shape", None) != ()
+            if given is not None and not sized:
+                raise TypeError(
+                    f"DataLoader: expected `{name}` to be an iterable with a length, got {type(given).__name__}"
+                    " (a generator would be used up after one epoch)"
+                )
+        if loader.batch_sampler is None:
+            if loader.shuffle:
+                raise ValueError("DataLoader: expected shuffle or sampler, got both; the sampler decides the order")
+            self.given: Any = BatchSampler(loader.sampler, loader.batch_size, loader.drop_last)
+            return
+        if loader.batch_size != 1 or loader.shuffle or loader.sampler is not None or loader.drop_last:
+            raise ValueError(
+                "DataLoader: expected batch_sampler alone, without batch_size, shuffle, sampler and drop_last: it "
+                "decides all of that"
+            )
+        self.given = loader.batch_sampler
 
     def __len__(self) -> int:
-        return self.cumulative_sizes[-1]
+        return len(self.given)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (item_numbers("DataLoader", self.name, numbers, self.n) for numbers in self.given)
 
 
-name_all(globals())
+def in_batches(numbers: Iterator, size: int, drop_last: bool) -> Iterator[list]:
+    """Lists of `size` of the numbers, each read when it is asked for; the last one has what is left, or is left out."""
+    while len(batch := [*islice(numbers, size)]) >= (size if drop_last else 1):
+        yield batch
+
+
+name_all(globals(), GivenBatches, in_batches)

@@ -1,1 +1,1 @@
-"""Schedules and a loss scaler beyond those that a first training needs. Each is loaded when it is first named."""
+"""Rules, schedules and clipping beyond those that a first training needs. Each is loaded when it is first named."""

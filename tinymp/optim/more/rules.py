@@ -1,7 +1,9 @@
-"""Further rules, definitions on arrays as those of optim/rules.py: Adagrad, RMSprop, Adadelta, Adamax, NAdam, RAdam."""
+"""Further rules, definitions on arrays as those of optim/rules.py."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -10,10 +12,45 @@ import numpy as np
 from ... import backend
 from ...arguments import name_all, number
 from ...autograd import Array
-from ..groups import Group, State, options
+from ...dtypes import require_fit
+from ..groups import Group, Groups, State
 from ..optimizer import Optimizer
+from ..rules import Adam
 
-__all__ = ["Adadelta", "Adagrad", "Adamax", "NAdam", "RAdam", "RMSprop"]
+__all__ = ["Adadelta", "Adagrad", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop"]
+
+
+def options(**defaults: Any) -> Callable[..., None]:
+    """The constructor of a rule with these options: it takes params, and each option by place (but for `maximize`) or
+    by name.
+    """
+    kinds: dict[str, Any] = dict.fromkeys(("self", "params", *defaults), inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    kinds["maximize"] = inspect.Parameter.KEYWORD_ONLY
+    empty = inspect.Parameter.empty
+    parameters = [inspect.Parameter(n, kind, default=defaults.get(n, empty)) for n, kind in kinds.items()]
+    signature = inspect.Signature(parameters)
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        self, params, *_ = bound.arguments.values()
+        Groups.__init__(self, params, {name: bound.arguments[name] for name in defaults})
+
+    vars(__init__)["__signature__"] = signature
+    return __init__
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): w <- (1 - lr lambda) w, and g stays."""
+
+    decoupled = True
+
+    __init__ = options(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, maximize=False)
+
+    def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
+        if group["weight_decay"]:
+            w = (1 - group["lr"] * group["weight_decay"]) * w
+        return super().update(w, g, state, {**group, "weight_decay": 0.0})
 
 
 class Adagrad(Optimizer):
@@ -27,6 +64,11 @@ class Adagrad(Optimizer):
     __init__ = options(
         lr=1e-2, lr_decay=0.0, weight_decay=0.0, initial_accumulator_value=0.0, eps=1e-10, maximize=False
     )
+
+    def check_options(self, group: Group) -> None:
+        super().check_options(group)
+        for p in group["params"]:
+            require_fit(self._name, group["initial_accumulator_value"], self.state_dtype(p))
 
     def initial(self, group: Group) -> dict[str, float]:
         return {"sum": group["initial_accumulator_value"]}

@@ -6,21 +6,41 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ...arguments import choice, count, flag, instance, listed, name_all, named, number, same_keys, whole
+from ...arguments import choice, count, flag, function, instance, listed, name_all, named, number, same_keys, whole
 from ..optimizer import Optimizer
 from ..result import StepResult, any_applied
-from ..schedule import LambdaLR, Schedule
+from ..schedule import Schedule
 
-__all__ = ["ConstantLR", "CosineAnnealingWarmRestarts", "ExponentialLR", "LinearLR", "MultiStepLR"]
+__all__ = [
+    "ConstantLR",
+    "CosineAnnealingWarmRestarts",
+    "ExponentialLR",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "StepLR",
+]
 __all__ += ["SWALR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR"]
 
 
 def _milestones(op: str, milestones: Any) -> list[int]:
     return [count(op, "milestones", m) for m in listed(op, "milestones", milestones)]
+
+
+class StepLR(Schedule):
+    """base gamma^floor(t / step_size)."""
+
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
+        self.step_size = count("StepLR", "step_size", step_size)
+        self.gamma = number("StepLR", "gamma", gamma, 0)
+        super().__init__(optimizer)
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        return base * self.gamma ** (t // self.step_size)
 
 
 class MultiStepLR(Schedule):
@@ -86,6 +106,22 @@ class PolynomialLR(Schedule):
 
     def rate(self, base: float, t: int, group: int) -> float:
         return base * (1 - min(t, self.total_iters) / self.total_iters) ** self.power
+
+
+class LambdaLR(Schedule):
+    """base times lr_lambda(t); lr_lambda is one function, or a list with one for each group."""
+
+    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable]) -> None:
+        groups = len(getattr(optimizer, "param_groups", ()))
+        self.lr_lambdas = [lr_lambda] * groups if callable(lr_lambda) else listed("LambdaLR", "lr_lambda", lr_lambda)
+        if len(self.lr_lambdas) != groups:
+            raise ValueError(f"LambdaLR: expected a function for each of {groups} groups, got {len(self.lr_lambdas)}")
+        for one in self.lr_lambdas:
+            function("LambdaLR", "lr_lambda", one)
+        super().__init__(optimizer)
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        return base * self.lr_lambdas[group](t)
 
 
 class MultiplicativeLR(LambdaLR):
