@@ -21,11 +21,9 @@ CLIPPED = "use a smaller model, for clipped gradients are FP32"  # what helps ag
 
 @explained("clip_grad_norm_", CLIPPED)
 def clip_grad_norm_(
-    parameters: Parameter | Iterable[Parameter],
-    max_norm: float,
-    norm_type: float = 2.0,
+    parameters: Parameter | Iterable[Parameter], max_norm: float, norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Shrink all gradients by one factor so that the norm of their concatenation is at most max_norm.
 
     Returns the norm before, an FP32 scalar: (sum |g|^p)^(1/p) with p = norm_type > 0, or max |g| for infinity. Each
