@@ -17,11 +17,9 @@ from ..tensor import Tensor, tensor
 
 
 def clip_grad_norm_(
-    parameters: Parameter | Iterable[Parameter],
-    max_norm: float,
-    norm_type: float = 2.0,
+    parameters: Parameter | Iterable[Parameter], max_norm: float, norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Shrink all gradients by one factor so that the norm of their concatenation is at most max_norm.
 
     Returns the norm before, an FP32 scalar: (sum |g|^p)^(1/p) with p = norm_type > 0, or max |g| for infinity. Each

@@ -125,10 +125,8 @@ class Groups:
         index = {p: i for i, p in enumerate(self.parameters())}
         # a GPU makes the state before it is known whether the first step is skipped
         states = {i: self.state[p] for p, i in index.items() if p in self.state and int(self.state[p]["step"])}
-        return {
-            "state": {i: self._saved(state) for i, state in states.items()},
-            "param_groups": [{**group, "params": [index[p] for p in group["params"]]} for group in self.param_groups],
-        }
+        groups = [{**group, "params": [index[p] for p in group["params"]]} for group in self.param_groups]
+        return {"state": {i: self._saved(state) for i, state in states.items()}, "param_groups": groups}
 
     def _saved(self, state: State) -> dict[str, Any]:
         """A copy of the state of one parameter, without arrays that no update has written yet."""
