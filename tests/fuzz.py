@@ -58,7 +58,8 @@ SHOWN = ("bind", "in_place", "annotations")  # of tinymp.ops, but no ops
 # Of Tensor: what NumPy, pickle and the engine call, and what makes a Tensor.
 NOT_CALLED = (
     "__init__", "__new__", "__setattr__", "__delattr__", "__getattribute__", "__getattr__", "__init_subclass__",
-    "__array__", "__array_function__", "__dlpack__", "__format__", "__reduce_ex__", "__setstate__",
+    "__array__", "__array_function__", "__dlpack__", "__dlpack_device__", "__float__", "__format__",
+    "__index__", "__int__", "__iter__", "__reduce_ex__", "__setstate__",
     "require_outside_graph", "overwrite", "bump_version", "cast_storage", "result",
     # protocols of the engine, not for users: Policy.cast and Op.apply call them
 )  # fmt: skip

@@ -130,12 +130,8 @@ class Tensor(Variable):
 
     def item(self) -> Any:
         """The one element as a Python number. ValueError if there is not exactly one."""
-        return self.only("item")
-
-    def only(self, how: str) -> Any:
-        """`item`, in the name of what the user called."""
         if self.array.size != 1:
-            raise ValueError(f"{how}: expected one element, got shape {self.shape}")
+            raise ValueError(f"item: expected one element, got shape {self.shape}")
         return backend.to_cpu(self.numbers).item()
 
     def tolist(self) -> Any:
@@ -143,7 +139,7 @@ class Tensor(Variable):
         return backend.to_cpu(self.numbers).tolist()
 
     def __float__(self) -> float:
-        return float(self.only("float"))
+        return float(self.item())
 
     def __bool__(self) -> bool:
         if self.array.size != 1:

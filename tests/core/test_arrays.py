@@ -243,7 +243,7 @@ ENTRANCES = {
     "Parameter": (nn.Parameter, "f"),
     "Parameter.data": (assigned, "fiu"),
     "load_state_dict": (loaded, "fiu"),
-    "SGD.load_state_dict": (state, ""),
+    "SGD.load_state_dict": (state, "f"),
     "TensorDataset": (lambda x: TensorDataset(x)[:3][0], "fiu"),
     "DataLoader": (lambda x: next(iter(DataLoader([x, x], 2)))[0], "fiu"),
     "default_collate": (lambda x: default_collate([x, x])[0], "fiu"),

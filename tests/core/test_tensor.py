@@ -836,8 +836,8 @@ def test_numbers():
     ("use", "error", "message"),
     [
         (lambda x: x.item(), ValueError, r"item: expected one element, got shape \(2,\)"),
-        (float, ValueError, "float: expected one element"),
-        (int, ValueError, "int: expected one element"),
+        (float, ValueError, "item: expected one element"),
+        (int, ValueError, "item: expected one element"),
         (lambda x: int(x[0] * float("inf")), ValueError, "int: expected a finite number, got inf"),
         (bool, ValueError, r"bool: expected one element, got shape \(2,\); use .all\(\) or .any\(\)"),
         (lambda x: [1, 2][x], TypeError, "index: expected an integer tensor, got float32"),

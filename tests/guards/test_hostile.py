@@ -21,7 +21,7 @@ TABLE = [
 LEFT_OUT = {
     "ops.bind ops.in_place Tensor.extend": "tinymp itself, once",
     "init.parameter init.random_of init.write": "layers and initialisers",
-    "*.cast_storage Tensor.result Tensor.require_outside_graph Tensor.only": "Policy.cast and Op.apply",
+    "*.cast_storage Tensor.result Tensor.require_outside_graph": "Policy.cast and Op.apply",
     "Parameter.cast_to Parameter.moved_to Weights.lock Weights.selected Weights.write": "Module, optimizers",
     "*.overwrite": "copy_ and the other ways to write in place",
     "*.update *.updated *.apply *.initial *.ready *.finish *.check_options Groups.*": "the optimizer's step",

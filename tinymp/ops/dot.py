@@ -64,8 +64,14 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
     are batches and broadcast. ValueError if the inner lengths or the batches do not match.
     """
     a, b = floating("matmul", "input", input), floating("matmul", "other", other)
-    if not a.ndim or not b.ndim or a.shape[-1] != b.shape[-2:][0]:
-        inner = "input.shape[-1] == other.shape[-2] (of a vector: shape[0])"
+    batches = zip(a.shape[-3::-1], b.shape[-3::-1])
+    if (
+        not a.ndim
+        or not b.ndim
+        or a.shape[-1] != b.shape[-2:][0]
+        or any(m != n and 1 not in (m, n) for m, n in batches)
+    ):
+        inner = "input.shape[-1] == other.shape[-2] (of a vector: shape[0]), and batches that broadcast"
         raise ValueError(f"matmul: expected {inner}, got {a.shape} and {b.shape}")
     stacks = min(a.ndim, b.ndim) > 1 and (a.ndim == 2 or b.ndim > 2)  # else one product over all rows, by more
     return (MatMul.apply if stacks else held("ops.dot.flattened"))(a, b)

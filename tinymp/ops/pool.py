@@ -78,7 +78,8 @@ def max_pool2d(
     op, rest = "max_pool2d", (dilation, ceil_mode, return_indices)
     x, kernel = with_axes(op, "input", input, 4, 3), pair(op, "kernel_size", kernel_size, 1)
     steps = kernel if stride is None or stride == () else pair(op, "stride", stride, 1)
-    apart = x.ndim == 4 and rest == (1, False, False) and all(s >= k for s, k in zip(steps, kernel))
+    plain = x.ndim == 4 and dilation in (1, (1, 1)) and ceil_mode is False and return_indices is False
+    apart = plain and all(s >= k for s, k in zip(steps, kernel))
     return (_apart if apart else held("ops.pool.overlapping"))(op, x, kernel, steps, padding, *rest)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from .. import backend
 from ..arguments import flag, listed, number, same_keys, whole
 from ..autograd import Array
-from ..dtypes import FLOATING, float16
+from ..dtypes import FLOATING, float16, real
 from ..events import quietly, type_name
 from ..parameter import Parameter
 from ..precision import to_dtype, widen
@@ -164,7 +164,7 @@ class Groups:
 
     def _loadable(self, where: str, name: str, p: Parameter, value: Any) -> Array:
         """A copy of a saved array of state as it will be kept; ValueError if it cannot be state."""
-        array, dtype = np.asarray(backend.to_cpu(value)), self.state_dtype(p)
+        array, dtype = real(where, np.asarray(backend.to_cpu(value)), value), self.state_dtype(p)
         kept = quietly(to_dtype, array, dtype).copy() if array.dtype in FLOATING else array
         # a second moment in FP16 overflows, and training goes on
         fine = np.isfinite(kept) | (array == np.inf if dtype == float16 else False)

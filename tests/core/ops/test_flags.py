@@ -25,7 +25,6 @@ CALLS = {
     "avg_pool2d": (IMAGE, 2),
     "max_pool2d": (IMAGE, 2),
     "interpolate": (IMAGE, 2),
-    "roi_align": (IMAGE, np.zeros((1, 5), "float32"), 2),
     "embedding": (INDEX, X),
     "lstm_layer": (SEQUENCE, None, W, W),
     "gru_layer": (SEQUENCE, None, W[:6], W[:6]),

@@ -59,8 +59,8 @@ CASES = {
     **{name: (getattr(ops, name), POSITIVE) for name in ("log", "sqrt", "rsqrt", "reciprocal")},
     **{name: (getattr(ops, name), POSITIVE) for name in ("log1p", "log2", "log10")},
     **{name: (getattr(ops, name), X / 8) for name in (
-        "acos", "asin", "atan", "ceil", "celu", "cosh", "erf", "expm1", "floor", "hardsigmoid", "round", "selu", "sinh",
-        "softsign", "tan", "trunc",
+        "acos", "asin", "atan", "ceil", "celu", "cosh", "erf", "erfinv", "expm1", "floor", "hardsigmoid", "round", "selu",
+        "sinh", "softsign", "tan", "trunc",
     )},
     **{name: (getattr(ops, name), X, POSITIVE) for name in ("add", "sub", "mul", "div", "maximum", "minimum")},
     **{name: (partial(getattr(ops, name), dim=1), X)
@@ -111,8 +111,6 @@ CASES = {
     "max_pool2d, overlapping": (lambda x: ops.max_pool2d(x, 3, 1), IMAGE),
     "avg_pool2d": (lambda x: ops.avg_pool2d(x, 2), IMAGE),
     "adaptive_avg_pool2d": (lambda x: ops.adaptive_avg_pool2d(x, 3), IMAGE),
-    "roi_align": (lambda x, b: ops.roi_align(x, b, 2), IMAGE, CONSTANT, REGIONS),
-    "roi_pool": (lambda x, b: ops.roi_pool(x, b, 2), IMAGE, CONSTANT, REGIONS),
     "nearest": (lambda x: ops.interpolate(x, scale_factor=2), IMAGE),
     "bilinear": (lambda x: ops.interpolate(x, scale_factor=2, mode="bilinear"), IMAGE),
     "batch_norm": (lambda x, w, b: ops.batch_norm(x, None, None, w, b, training=True), IMAGE, randn(2), randn(2)),

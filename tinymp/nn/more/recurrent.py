@@ -72,7 +72,8 @@ class RecurrentCell(Module):
         """input and states, zeros for None, with a batch axis. ValueError for wrong sizes."""
         name = type(self).__name__
         x, *states = taken("cell", (floating(name, "input", input), *states))
-        if x.ndim not in (1, 2) or x.shape[-1] != (n := self.input_size):
+        n = self.input_size
+        if x.ndim not in (1, 2) or x.shape[-1] != n:
             raise ValueError(f"{name}: expected `input` to be (B, {n}) or ({n},), got shape {x.shape}")
         shape = (*x.shape[:-1], self.hidden_size)
         for state in states:

@@ -17,11 +17,11 @@ def __iter__(x: Tensor) -> Iterator[Tensor]:
 
 
 def __format__(x: Tensor, spec: str) -> str:
-    return format(str(x) if x.ndim and not spec else x.only("format"), spec)  # f"{loss:.3f}"
+    return format(str(x) if x.ndim and not spec else x.item(), spec)  # f"{loss:.3f}"
 
 
 def __int__(x: Tensor) -> int:
-    value = x.only("int")
+    value = x.item()
     if not np.isfinite(value):
         raise ValueError(f"int: expected a finite number, got {value}")
     return int(value)
@@ -30,7 +30,7 @@ def __int__(x: Tensor) -> int:
 def __index__(x: Tensor) -> int:
     if x.dtype.kind not in "iu":
         raise TypeError(f"index: expected an integer tensor, got {x.dtype}")
-    return int(x.only("index"))
+    return int(x.item())
 
 
 def __array_function__(x: Tensor, function: Callable, types: Any, args: tuple, options: dict) -> Any:
