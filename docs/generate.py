@@ -47,7 +47,8 @@ for name in layers.files().keys() - {"tinymp", "__main__"}:  # with all their op
 def op_classes(base: type[Op] = Op) -> Iterator[type[Op]]:
     """Every Op of the package that people call: of those with subclasses, the ones that are ops themselves."""
     for cls in base.__subclasses__():
-        called = callable(getattr(tinymp.ops, cls.name, None)) or not cls.__subclasses__()
+        names = cls.name, f"{cls.name}_layer"
+        called = any(callable(getattr(tinymp.ops, n, None)) for n in names) or not cls.__subclasses__()
         if called and cls.__module__.startswith("tinymp."):
             yield cls
         yield from op_classes(cls)
