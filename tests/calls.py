@@ -143,6 +143,14 @@ OTHERS = {
     "pad by less than nothing": lambda: ops.pad(half(4, 6), (-1, 1)),
     "pad from inside": lambda: ops.pad(half(4, 6), (1, 1), mode="reflect"),
     "cross_entropy of probabilities": lambda: ops.cross_entropy(half(4, 6), positive(4, 6)),
+    "cross_entropy, smooth": lambda: ops.cross_entropy(half(4, 6), labels(), label_smoothing=0.1),
+    "mse_loss of data": lambda: ops.mse_loss(half(4, 6), positive(4, 6).detach()),
+    "logits of data": lambda: ops.binary_cross_entropy_with_logits(half(4, 6), positive(4, 6).detach()),
+    "max_pool2d, overlapping": lambda: ops.max_pool2d(half(2, 3, 4, 4), 2, 1),
+    "matmul of a stack and a matrix": lambda: ops.matmul(half(2, 3, 4), half(4, 5)),
+    "lstm_layer, projected": lambda: ops.lstm_layer(
+        half(5, 2, 3), (half(2, 2), half(2, 4)), half(16, 3), half(16, 2), half(16), half(16), half(2, 4)
+    ),
     "batch_norm with fixed statistics": lambda: ops.batch_norm(half(4, 6), *[positive(6).detach()] * 2, half(6)),
     "clone": lambda: half(4, 6).clone(),
     "cast": lambda: half(4, 6).to("float32" if dtype == "float16" else "float16"),

@@ -82,7 +82,7 @@ _NAMES = {
     "ops.more.arithmetic": """addcdiv addcmul addmm atan2 bmm cdist cosine_similarity diff dot dot.flattened
         floor_divide fmod lerp mm mv normalize outer pairwise_distance pointwise.div_rounded prelu remainder""",
     "ops.more.attention": "scaled_dot_product_attention",
-    "ops.more.conv": "conv1d conv_transpose1d",
+    "ops.more.conv": "conv.named_padding conv1d conv_transpose1d",
     "ops.more.ctc": "ctc_loss",
     "ops.more.einsum": "einsum",
     "ops.more.embedding_bag": "embedding_bag",

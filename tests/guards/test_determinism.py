@@ -20,7 +20,8 @@ def op_classes(base=Op):
     for name in layers.files().keys() - {"tinymp", "__main__"}:
         importlib.import_module(f"tinymp.{name.replace('/', '.')}")
     for cls in base.__subclasses__():
-        called = callable(getattr(mp.ops, cls.name, None)) or not cls.__subclasses__()
+        names = cls.name, f"{cls.name}_layer"
+        called = any(callable(getattr(mp.ops, n, None)) for n in names) or not cls.__subclasses__()
         if called and cls.__module__.startswith("tinymp."):
             yield cls
         yield from op_classes(cls)

@@ -63,38 +63,24 @@ def _forward(op: Any, x: Array, target: Array, w: Array | None, ignore_index: in
 @kernel(CrossEntropy.backward)
 def cross_entropy_backward(op: CrossEntropy, dy: Array) -> Any:
     (x, t, kept), (top, scale, divisor) = op.saved, op.statistics
-    dx = _backward(op, dy, x, t, kept, top, scale, divisor)
-    return dx if dx is NotImplemented else (dx, None)
+    return _backward(op, dy, x, None, divisor, t, kept, None, top, scale)
 
 
 @kernel(WeightedCrossEntropy.backward)
 def weighted_backward(op: WeightedCrossEntropy, dy: Array) -> Any:
-    (x, t, weight, kept), (w_t, top, scale, divisor) = op.saved, op.statistics
-    dx = _backward(op, dy, x, t, kept, top, scale, divisor, w_t, weight, op.hard, op.share)
-    return dx if dx is NotImplemented else (dx, None, None)
+    (x, t, weight, kept), (w, top, scale, divisor) = op.saved, op.statistics
+    return _backward(op, dy, x, weight, divisor, t, kept, w, top, scale)
 
 
-def _backward(
-    op: Any,
-    dy: Array,
-    input: Array,
-    t: Array,
-    kept: Array,
-    top: Array,
-    scale: Array,
-    divisor: Array | None,
-    w: Array | None = None,
-    weight: Array | None = None,
-    hard: float = 1.0,
-    share: float = 0.0,
-) -> Any:
+def _backward(op: Any, dy: Array, input: Array, weight: Array | None, divisor: Array | None, *rows: Any) -> Any:
     xp, x = op.xp, compact(op.xp, input)
     if (plan := along(x, op.axis)) is None:
         return NotImplemented
     dx, each, like = made(x), op.reduction == "none", reduced(xp, x, op.axis, bool)
     # saved by either forward
-    t, kept, w, top, scale = (None if a is None else matching(xp, a, like) for a in (t, kept, w, top, scale))
+    t, kept, w, top, scale = (None if a is None else matching(xp, a, like) for a in rows)
     dy = matching(xp, xp.expand_dims(dy, op.axis), like) if each else dy
-    rows = t, kept, dy, each, divisor, dx, w, top, scale, vector(xp, weight)
-    plan.launch(KERNELS, "cross_entropy_backward", x, *rows, hard, share)
-    return store(dx, like=x)
+    known = t, kept, dy, each, divisor, dx, w, top, scale, vector(xp, weight)
+    hard, share = (op.hard, op.share) if isinstance(op, WeightedCrossEntropy) else (1.0, 0.0)
+    plan.launch(KERNELS, "cross_entropy_backward", x, *known, hard, share)
+    return store(dx, like=x), *[None] * (len(op.targets) - 1)

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from .. import backend
 from ..arguments import LONGEST, integers, shaped, with_axes
 from ..autograd import Array, Op, Target
+from ..backend.extras import held
 from ..fast_path import replaceable
 from ..precision import DOT, add_to, gemm, reduce, store, unrounded, widen
 from ..tensor import Tensor
@@ -182,16 +183,17 @@ def pair(op: str, name: str, value: Any, least: int) -> Pair:
     return integers(op, name, value, 2, least, LONGEST)
 
 
+def _around(op: str, padding: Any, *_: Any) -> tuple[Pair, Pair]:
+    """As many zeros on either side."""
+    p, q = pair(op, "padding", padding, 0)
+    return (p, p), (q, q)
+
+
 def geometry_of(op: str, shape: Pair, kernel: Pair, stride: Any, padding: Any, dilation: Any, groups: int) -> Geometry:
     """The Geometry of windows in images of this shape; ValueError if none fits."""
     strides, dilations = pair(op, "stride", stride, 1), pair(op, "dilation", dilation, 1)
-    named = isinstance(padding, str)
-    if named and padding != "valid" and (padding != "same" or strides != (1, 1)):
-        raise ValueError(f"{op}: expected `padding` to be integers, 'valid' or, with stride 1, 'same', got {padding!r}")
-    # of "same" the odd one goes to the right and bottom
-    spans = [d * (k - 1) * (named and padding == "same") for d, k in zip(dilations, kernel)]
-    sides = [(n // 2, n - n // 2) for n in spans] if named else [(p, p) for p in pair(op, "padding", padding, 0)]
-    g = Geometry(kernel, strides, tuple(sides), dilations, groups)
+    around = held("ops.conv.named_padding") if isinstance(padding, str) else _around
+    g = Geometry(kernel, strides, around(op, padding, kernel, strides, dilations), dilations, groups)
     if min(g.output(*shape)) < 1:
         fits = f"the kernel {kernel} with dilation {dilations} does not fit"
         raise ValueError(f"{op}: {fits} the input of {tuple(shape)} with padding {padding!r}")
@@ -201,14 +203,15 @@ def geometry_of(op: str, shape: Pair, kernel: Pair, stride: Any, padding: Any, d
 def _operands(op: str, input: Any, weight: Any, bias: Any, groups: Any, transposed: bool) -> tuple:
     """input with a batch axis, weight, and groups; ValueError if they do not fit."""
     x, w = with_axes(op, "input", input, 4, 3), with_axes(op, "weight", weight, 4)
-    (groups,), found = integers(op, "groups", groups, 1, 1), f"(input is {x.shape}, weight is {w.shape})"
-    given = ("weight.shape[0]", w.shape[0]), ("weight.shape[1] * groups", w.shape[1] * groups)
-    (expected, inputs), (_, outputs) = given if transposed else given[::-1]
+    (groups,) = integers(op, "groups", groups, 1, 1)
+    inputs, outputs = (w.shape[1] * groups, w.shape[0])[:: -1 if transposed else 1]
     if x.shape[-3] != inputs:
-        raise ValueError(f"{op}: expected input.shape[1] == {expected}, got {x.shape[-3]} and {inputs} {found}")
+        expected = "weight.shape[0]" if transposed else "weight.shape[1] * groups"
+        found = f"got {x.shape[-3]} and {inputs} (input is {x.shape}, weight is {w.shape})"
+        raise ValueError(f"{op}: expected input.shape[1] == {expected}, {found}")
     if w.shape[0] % groups or not min(*x.shape[-2:], *w.shape[2:], outputs):
-        fits = f"weight.shape[0] to be a multiple of groups ({groups}), and no axis of length 0 but batch and input"
-        raise ValueError(f"{op}: expected {fits} channels {found}")
+        expected = f"weight.shape[0] to be a multiple of groups ({groups}), and no axis but batch and input channels"
+        raise ValueError(f"{op}: expected {expected} of length 0 (input is {x.shape}, weight is {w.shape})")
     shaped(op, "bias", bias, (outputs,))
     return x if x.ndim == 4 else x.unsqueeze(0), w, groups
 
@@ -252,14 +255,14 @@ def conv_transpose2d(
     op = "conv_transpose2d"
     x, w, groups = _operands(op, input, weight, bias, groups, transposed=True)
     strides, dilations = pair(op, "stride", stride, 1), pair(op, "dilation", dilation, 1)
-    pads, extra = pair(op, "padding", padding, 0), pair(op, "output_padding", output_padding, 0)
+    pads, extra = _around(op, padding), pair(op, "output_padding", output_padding, 0)
     if any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations)):
         got = f"{extra}, {strides} and {dilations}"
         raise ValueError(f"{op}: expected output_padding below stride or dilation, got {got}")
     sides = zip(x.shape[2:], strides, pads, dilations, w.shape[2:], extra)
-    size = tuple([(m - 1) * s - 2 * p + d * (k - 1) + e + 1 for m, s, p, d, k, e in sides])
+    size = tuple([(m - 1) * s - 2 * p + d * (k - 1) + e + 1 for m, s, (p, _), d, k, e in sides])
     if min(size) < 1:
-        raise ValueError(f"{op}: padding {pads} leaves nothing of the output: its size would be {size}")
-    g = Geometry(w.shape[2:], strides, tuple([(p, p) for p in pads]), dilations, groups, x.shape[2:])
+        raise ValueError(f"{op}: padding {padding} leaves nothing of the output: its size would be {size}")
+    g = Geometry(w.shape[2:], strides, pads, dilations, groups, x.shape[2:])
     y = ConvTranspose2d.apply(x, w, bias, geometry=g, size=size)
     return y if input.ndim == 4 else y.squeeze(0)

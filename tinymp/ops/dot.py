@@ -73,6 +73,8 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
     ):
         inner = "input.shape[-1] == other.shape[-2] (of a vector: shape[0]), and batches that broadcast"
         raise ValueError(f"matmul: expected {inner}, got {a.shape} and {b.shape}")
+    if any(m != n and 1 not in (m, n) for m, n in zip(a.shape[-3::-1], b.shape[-3::-1])):
+        raise ValueError(f"matmul: expected batch axes that broadcast, got {a.shape[:-2]} and {b.shape[:-2]}")
     stacks = min(a.ndim, b.ndim) > 1 and (a.ndim == 2 or b.ndim > 2)  # else one product over all rows, by more
     return (MatMul.apply if stacks else held("ops.dot.flattened"))(a, b)
 

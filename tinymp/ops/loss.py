@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from .. import backend
-from ..arguments import choice, floating, integers, shaped, tensor
+from ..arguments import choice, floating, integer, shaped, tensor
 from ..autograd import Array, Op
 from ..backend.extras import held
 from ..dtypes import FLOATING
@@ -176,18 +176,17 @@ def check_each(op: str, name: str, x: Array, good: Array, expected: str) -> None
     backend.of(good).require(good, ValueError, f"{op}: expected every value of `{name}` {expected}", x)
 
 
-def check_rows(op: str, input: Any, reduction: str) -> int:
-    """The axis of input's classes."""
+def check_rows(op: str, input: Any, reduction: str) -> None:
     shape = floating(op, "input", input).shape
     if not shape or not shape[class_axis(input)]:
         raise ValueError(f"{op}: expected `input` to be (C,), (N, C) or (N, C, d1, ...), C > 0, got shape {shape}")
     check_reduction(op, reduction, input)
-    return class_axis(input)
 
 
 def check_labels(op: str, input: Tensor, target: Any, ignore_index: Any) -> None:
     """Check class indices against input, except for their values, which `Labelled` checks."""
-    integers(op, "ignore_index", ignore_index, 1, -(2**63))
+    if integer(ignore_index) is None:
+        raise TypeError(f"{op}: expected `ignore_index` to be an integer, got {ignore_index!r}")
     if tensor(op, "target", target).dtype.kind not in "iu":
         raise TypeError(f"{op}: expected `target` to hold class indices (integers), got {target.dtype}")
     rows = input.shape[: class_axis(input)] + input.shape[class_axis(input) + 1 :]
@@ -229,15 +228,12 @@ def cross_entropy(
     TypeError for a target of another dtype. ValueError for a class outside [0, C) that is not ignore_index, shapes
     that do not match, label_smoothing outside [0, 1], or a "mean" over nothing.
     """
-    plain = weight is None and label_smoothing == 0 and tensor("cross_entropy", "target", target).dtype not in FLOATING
-    of = _of_labels if plain else held("ops.loss.cross_entropy_of")
-    return of("cross_entropy", input, target, weight, ignore_index, reduction, label_smoothing)
-
-
-def _of_labels(op: str, input: Any, target: Any, _: Any, ignore_index: Any, reduction: str, __: Any) -> Tensor:
-    check_rows(op, input, reduction)
-    check_labels(op, input, target, ignore_index)
-    return CrossEntropy.apply(input, target, ignore_index=ignore_index, reduction=reduction)
+    check_rows("cross_entropy", input, reduction)
+    if labels := tensor("cross_entropy", "target", target).dtype not in FLOATING:
+        check_labels("cross_entropy", input, target, ignore_index)
+    plain = labels and weight is None and label_smoothing == 0
+    loss = CrossEntropy.apply if plain else held("ops.loss.cross_entropy_of")(weight, label_smoothing)
+    return loss(input, target, ignore_index=ignore_index, reduction=reduction)
 
 
 def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..arguments import with_axes
+from ..arguments import flag, with_axes
 from ..autograd import Array, Op
 from ..backend.extras import held
 from ..precision import MOVEMENT, store, widen
@@ -75,11 +75,12 @@ def max_pool2d(
     input: (N, C, H, W) or (C, H, W). stride defaults to kernel_size. With return_indices also each maximum's place in
     the flattened H * W plane, as integers. ValueError if sizes do not fit.
     """
-    op, rest = "max_pool2d", (dilation, ceil_mode, return_indices)
+    op = "max_pool2d"
+    flags = flag(op, "ceil_mode", ceil_mode), flag(op, "return_indices", return_indices)
+    rest = *flags, pair(op, "dilation", dilation, 1)
     x, kernel = with_axes(op, "input", input, 4, 3), pair(op, "kernel_size", kernel_size, 1)
     steps = kernel if stride is None or stride == () else pair(op, "stride", stride, 1)
-    plain = x.ndim == 4 and dilation in (1, (1, 1)) and ceil_mode is False and return_indices is False
-    apart = plain and all(s >= k for s, k in zip(steps, kernel))
+    apart = x.ndim == 4 and rest == (False, False, (1, 1)) and all(s >= k for s, k in zip(steps, kernel))
     return (_apart if apart else held("ops.pool.overlapping"))(op, x, kernel, steps, padding, *rest)
 
 

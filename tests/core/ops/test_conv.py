@@ -58,23 +58,6 @@ def test_conv2d_valid_and_without_batch():
     np.testing.assert_array_equal(valid.numpy(), ops.conv2d(x.unsqueeze(0), w).numpy()[0])
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-def test_conv1d(groups):
-    def oracle(x, w, b):
-        return loops(x[:, :, None], w[:, :, None], b, (1, 2), ((0, 0), (2, 2)), (1, 2), groups)[:, :, 0]
-
-    check(
-        lambda x, w, b: ops.conv1d(x, w, b, stride=2, padding=2, dilation=2, groups=groups),
-        oracle,
-        randn(2, 4, 9),
-        randn(6, 4 // groups, 3, seed=2),
-        randn(6, seed=3),
-        length=13,
-        magnitude=lambda *a: oracle(*a).max(),
-        grad_length=100,
-    )
-
-
 @pytest.mark.parametrize(("x", "w", "stride", "padding", "output_padding", "groups", "dilation"), TRANSPOSED)
 @pytest.mark.parametrize("bias", [True, False])
 def test_conv_transpose2d(x, w, stride, padding, output_padding, groups, dilation, bias):
@@ -88,24 +71,6 @@ def test_conv_transpose2d(x, w, stride, padding, output_padding, groups, dilatio
 
     terms = w[0] * w[2] * w[3] + 1
     check(op, oracle, *inputs, length=terms, magnitude=lambda *a: oracle(*a).max(), grad_length=x[0] * x[2] * x[3] * 20)
-
-
-def test_unfold():
-    def oracle(x):
-        x = np.pad(x, ((0, 0), (0, 0), (1, 1), (0, 0)))
-        rows = range(0, x.shape[2] - 2, 2)
-        cols = range(0, x.shape[3] - 2)
-        return np.stack([x[:, :, i : i + 3, j : j + 3 : 2].reshape(len(x), -1) for i in rows for j in cols], 2)
-
-    check(lambda x: ops.unfold(x, (3, 2), (1, 2), (1, 0), (2, 1)), oracle, randn(2, 3, 5, 6), grad_length=9)
-
-
-def test_unfold_without_batch():
-    x = mp.tensor(randn(3, 5, 6), requires_grad=True)
-    y = ops.unfold(x, 2)
-    np.testing.assert_array_equal(y.numpy(), ops.unfold(x.unsqueeze(0), 2).numpy()[0])
-    y.sum().backward()
-    assert x.grad.shape == (3, 5, 6)
 
 
 EMPTY = {
@@ -139,10 +104,3 @@ def test_memory_order_of_the_input_does_not_matter():
     x, w = randn(2, 3, 6, 5).astype("float16"), mp.tensor(randn(4, 3, 3, 3, seed=2).astype("float16"))
     chwn = mp.tensor(x.transpose(1, 2, 3, 0)).permute(3, 0, 1, 2)
     np.testing.assert_array_equal(ops.conv2d(mp.tensor(x), w).numpy(), ops.conv2d(chwn, w).numpy())
-
-
-@pytest.mark.cpu
-def test_unfold_has_memory_of_its_own():
-    x = mp.tensor(randn(2, 3, 4, 4))
-    for kernel, stride in ((1, 1), (4, 4), (2, 2)):
-        assert not np.shares_memory(ops.unfold(x, kernel, stride=stride).array, x.array)

@@ -1,4 +1,4 @@
-"""Convolutions over one axis, as those of images of height 1."""
+"""Convolutions over one axis, as those of images of height 1; padding by name."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ from ..conv import conv2d, conv_transpose2d
 from ..shape import squeeze, unsqueeze
 
 __all__ = ["conv1d", "conv_transpose1d"]
+
+
+def named_padding(op: str, padding: str, kernel: tuple, strides: tuple, dilations: tuple) -> tuple:
+    """The padding "valid", none, or "same", the output as large as the input."""
+    if padding != "valid" and (padding != "same" or strides != (1, 1)):
+        raise ValueError(f"{op}: expected `padding` to be integers, 'valid' or, with stride 1, 'same', got {padding!r}")
+    spans = [d * (k - 1) * (padding == "same") for d, k in zip(dilations, kernel)]
+    return tuple([(span // 2, span - span // 2) for span in spans])  # the odd one goes to the right and bottom
 
 
 def _row(op: str, over_images: Any, input: Any, weight: Any, bias: Any, groups: Any, padding: Any, **steps: Any) -> Any:

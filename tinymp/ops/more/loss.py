@@ -11,23 +11,10 @@ from ...dtypes import FLOATING
 from ...grad_mode import no_grad
 from ...precision import reduce, store, widen
 from ...tensor import Tensor
+from .. import loss as core
 from ..compare import any as some
 from ..compare import eq, lt, ne
-from ..loss import (
-    ALIKE,
-    BCEWithLogits,
-    Elementwise,
-    Labelled,
-    Loss,
-    MSELoss,
-    check_alike,
-    check_each,
-    check_labels,
-    check_reduction,
-    check_rows,
-    class_axis,
-)
-from ..loss import total as losses_total
+from ..loss import BCEWithLogits, Elementwise, Labelled, Loss, MSELoss, check_labels, check_reduction, class_axis
 from ..pointwise import add, broadcastable, clamp, div, masked_fill, minimum, mul, neg, sub, where
 from ..reduce import mean
 from ..reduce import sum as total
@@ -55,7 +42,7 @@ class Weighing(Labelled):
         w = self.xp.asarray(kept, widen(x[:0]).dtype)  # rounds: never, 0 or 1
         if weight is not None:
             w = self.device.select(kept, self.xp.take(widen(weight), t))
-        return t, kept, w, losses_total(w) if self.reduction == "mean" else None
+        return t, kept, w, core.total(w) if self.reduction == "mean" else None
 
 
 class WeightedCrossEntropy(Weighing):
@@ -79,7 +66,7 @@ class WeightedCrossEntropy(Weighing):
         score = q * self.xp.take_along_axis(z, t, self.axis)
         if self.share:
             score += self.share * reduce(z if w is None else z * per_class(w, x), self.axis, "sum")
-            q = q + (label_smoothing if w is None else self.share * losses_total(widen(w)))
+            q = q + (label_smoothing if w is None else self.share * core.total(widen(w)))
         z_sum = reduce(self.xp.exp(z), self.axis, "sum")
         self.save(x, t, w, kept, statistics=(w_t, top, q / z_sum, divisor))
         return self.reduced_rows(q * self.xp.log(z_sum) - score, kept, divisor)
@@ -166,7 +153,7 @@ class Weighted(Elementwise):
     def forward(  # type: ignore[override]
         self, x: Array, target: Array, w: Array | None, pos_weight: Array | None, **options: Any
     ) -> Array:
-        divisor = x.size if w is None or not self.weighted_mean else losses_total(widen(w))
+        divisor = x.size if w is None or not self.weighted_mean else core.total(widen(w))
         self.save(x, target, w, options.get("delta", pos_weight), statistics=(divisor,))
 
         def losses(x: Array, t: Array, w: Array | None, c: Any) -> Array:
@@ -308,30 +295,32 @@ def weighted(loss: Any, weight: Any = None, pos_weight: Any = None, **constants:
 
 
 def _elementwise(loss: Any, input: Any, target: Any, reduction: str, **constants: Any) -> Tensor:
-    check_alike(loss.name, input, target, reduction)
+    core.check_alike(loss.name, input, target, reduction)
     return weighted(loss, **constants)(input, target, reduction=reduction)
 
 
-def _check_class_rows(op: str, input: Any, weight: Any, reduction: str) -> None:
-    axis = check_rows(op, input, reduction)
+def _check_class_weights(op: str, input: Tensor, weight: Any) -> None:
     if weight is not None:
         _check_constant(op, "weight", weight)
-        shaped(op, "weight", weight, (input.shape[axis],), "the classes")
+        shaped(op, "weight", weight, (input.shape[class_axis(input)],), "the classes")
 
 
-def cross_entropy_of(
-    op: str, input: Any, target: Any, weight: Any, ignore_index: Any, reduction: str, label_smoothing: Any
-) -> Tensor:
-    """`cross_entropy` with weights, smoothed labels, or class probabilities as targets."""
-    _check_class_rows(op, input, weight, reduction)
-    options: Any = {"reduction": reduction, "label_smoothing": number(op, "label_smoothing", label_smoothing, 0, 1)}
-    if tensor(op, "target", target).dtype not in FLOATING:
-        check_labels(op, input, target, ignore_index)
-        return WeightedCrossEntropy.apply(input, target, weight, ignore_index=ignore_index, **options)
-    shaped(op, "target", floating(op, "target", target), input.shape, ALIKE)
-    if ignore_index != -100:
-        raise ValueError(f"{op}: expected no ignore_index beside class probabilities, got {ignore_index!r}")
-    return CrossEntropyWithProbabilities.apply(input, target, weight, **options)
+def cross_entropy_of(weight: Any, label_smoothing: Any) -> Any:
+    """`cross_entropy` with weights, smoothed labels, or class probabilities as targets: a function of the rest."""
+    op = "cross_entropy"
+    smoothing = number(op, "label_smoothing", label_smoothing, 0, 1)
+
+    def loss(input: Tensor, target: Tensor, *, ignore_index: int, reduction: str) -> Tensor:
+        _check_class_weights(op, input, weight)
+        options: Any = {"reduction": reduction, "label_smoothing": smoothing}
+        if target.dtype not in FLOATING:
+            return WeightedCrossEntropy.apply(input, target, weight, ignore_index=ignore_index, **options)
+        shaped(op, "target", target, input.shape, core.ALIKE)
+        if ignore_index != -100:
+            raise ValueError(f"{op}: expected no ignore_index beside class probabilities, got {ignore_index!r}")
+        return CrossEntropyWithProbabilities.apply(input, target, weight, **options)
+
+    return loss
 
 
 def nll_loss(
@@ -343,8 +332,9 @@ def nll_loss(
     `cross_entropy` on the logits is more exact, and faster.
     """
     op = "nll_loss"
-    _check_class_rows(op, input, weight, reduction)
+    core.check_rows(op, input, reduction)
     check_labels(op, input, target, ignore_index)
+    _check_class_weights(op, input, weight)
     return NLLLoss.apply(input, target, weight, reduction=reduction, ignore_index=ignore_index)
 
 
@@ -393,7 +383,7 @@ def binary_cross_entropy(
     op = "binary_cross_entropy"
     for name, x in (("input", input), ("target", target)):
         p = widen(floating(op, name, x).array)
-        check_each(op, name, x.array, (p >= 0) & (p <= 1), "in [0, 1]")
+        core.check_each(op, name, x.array, (p >= 0) & (p <= 1), "in [0, 1]")
     return _elementwise(BCE, input, target, reduction, weight=weight)
 
 
