@@ -1,6 +1,7 @@
 """Checks that tests of layers share: PyTorch's constructor and state, and the op that a layer calls."""
 
 import inspect
+import math
 
 import numpy as np
 import pytest
@@ -8,6 +9,9 @@ import pytest
 import tinymp as mp
 from oracle import randn
 from tinymp import nn, ops
+
+SHAPE = (64, 32, 5, 5)  # of a weight to initialise: fan_in 800, fan_out 1600
+N = math.prod(SHAPE)
 
 
 def constructor_is_pytorchs(name, words):
@@ -50,3 +54,22 @@ def state_is(layer, state):
     assert list(found) == list(state)
     assert {name: a.shape for name, a in found.items()} == state
     assert all(a.dtype == ("int64" if name == "num_batches_tracked" else "float32") for name, a in found.items())
+
+
+def weight(*shape, dtype="float32"):
+    return nn.Parameter(np.zeros(shape or SHAPE, dtype))
+
+
+def moments_are(fill, mean, std, bound, dtype):
+    """`fill` draws a weight from a distribution with this mean, standard deviation and bound."""
+    mp.manual_seed(3)
+    p = weight(dtype=dtype)
+    assert fill(p) is p
+    assert p.dtype == dtype
+    x = p.array.astype("float64")
+    # five standard errors; a variance has relative standard error sqrt((kurtosis - 1) / n), kurtosis <= 9 here
+    assert abs(x.mean() - mean) < 5 * std / math.sqrt(N)
+    assert abs(x.std() / std - 1) < 5 * math.sqrt(8 / N) / 2
+    assert abs(x).max() <= bound * (1 + 2.0**-23)
+    if bound < math.inf:
+        assert abs(x).max() > 0.99 * bound

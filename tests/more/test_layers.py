@@ -181,3 +181,15 @@ def test_sizes_may_be_tensors():
     size = mp.tensor(4)
     assert nn.ConvTranspose2d(2, size, 1).weight.shape == (2, 4, 1, 1)
     assert nn.MultiheadAttention(size, 2).head_dim == 2
+
+
+@pytest.mark.parametrize("shape", [5, (5,), [4, 5]])
+@pytest.mark.parametrize(("affine", "bias"), [(True, True), (True, False), (False, True)])
+def test_layer_norm(shape, affine, bias):
+    m = nn.LayerNorm(shape, 1e-3, affine, bias)
+    assert [name for name, _ in m.named_parameters()] == ["weight", "bias"][: affine * (1 + bias)]
+    assert all(p.normalisation for p in m.parameters())
+    x = randn(3, 4, 5)
+    axes = tuple(range(-len(m.normalized_shape), 0))
+    expected = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-3)
+    np.testing.assert_allclose(m(mp.tensor(x.astype("float32"))).numpy(), expected, rtol=1e-5, atol=1e-5)
