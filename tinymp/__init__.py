@@ -57,7 +57,8 @@ _NAMES = {
     "gpu.machine": "backend.gpu.about backend.gpu.look",
     "nn.more.attention": "MultiheadAttention",
     "nn.more.average": "AveragedModel get_ema_avg_fn get_swa_avg_fn update_bn",
-    "nn.more.containers": "ModuleDict ParameterDict ParameterList containers.replace_part",
+    "nn.more.containers": """ModuleDict ModuleList ParameterDict ParameterList containers.append containers.extend
+        containers.length containers.replace_part""",
     "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d BCELoss
         BCEWithLogitsLoss CELU CTCLoss ConstantPad2d CrossEntropyLoss Dropout1d Dropout2d ELU GELU GLU Hardsigmoid
         Hardswish Hardtanh HuberLoss Identity KLDivLoss L1Loss LocalResponseNorm LogSigmoid LogSoftmax MSELoss MaxPool1d

@@ -109,8 +109,7 @@ class Weights(Tensor):
         """
         if here.inside:
             tell("written", self, value)
-        if rounded is None:
-            rounded = with_values(value, store(values_of(value), like=self.array))
+        rounded = with_values(value, store(values_of(value), like=self.array)) if rounded is None else rounded
         self._version[0] += 1
         try:
             self._put(value, rounded)

@@ -199,10 +199,12 @@ class Module:
         """
         if not isinstance(device, str):
             raise TypeError(f"to: expected the name of a device, got {device!r}; for a dtype use policy.cast(model)")
-        there, moved = backend.get(device), list[tuple[Tensor, dict]]()
-        for x in (*self.parameters(), *self.buffers()):
-            if backend.of(x.array) is not there:
-                moved.append((x, x.moved_to(device) if isinstance(x, Parameter) else {"array": there.asarray(x.array)}))
+        there = backend.get(device)
+        moved: list[tuple[Tensor, dict]] = [
+            (x, x.moved_to(device) if isinstance(x, Parameter) else {"array": there.asarray(x.array)})
+            for x in (*self.parameters(), *self.buffers())
+            if backend.of(x.array) is not there
+        ]
         replace(moved)
         return self
 

@@ -64,14 +64,8 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
     are batches and broadcast. ValueError if the inner lengths or the batches do not match.
     """
     a, b = floating("matmul", "input", input), floating("matmul", "other", other)
-    batches = zip(a.shape[-3::-1], b.shape[-3::-1])
-    if (
-        not a.ndim
-        or not b.ndim
-        or a.shape[-1] != b.shape[-2:][0]
-        or any(m != n and 1 not in (m, n) for m, n in batches)
-    ):
-        inner = "input.shape[-1] == other.shape[-2] (of a vector: shape[0]), and batches that broadcast"
+    if not a.ndim or not b.ndim or a.shape[-1] != b.shape[-2:][0]:
+        inner = "input.shape[-1] == other.shape[-2] (of a vector: shape[0])"
         raise ValueError(f"matmul: expected {inner}, got {a.shape} and {b.shape}")
     if any(m != n and 1 not in (m, n) for m, n in zip(a.shape[-3::-1], b.shape[-3::-1])):
         raise ValueError(f"matmul: expected batch axes that broadcast, got {a.shape[:-2]} and {b.shape[:-2]}")

@@ -179,16 +179,13 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
     if argument == "inplace" and name in IN_PLACE.split():
         args = args or (rest.pop("input"),)
         return _in_place(name, call, options["inplace"], args, rest)
-    if name in _FUNCTIONS.get(argument, ()):
+    value, layer = options[argument], kind is not None and issubclass(kind, Module)
+    nothing = (value is None and argument in REFUSED) or (argument in _NOTHING and value == _NOTHING[argument])
+    if nothing or name in _FUNCTIONS.get(argument, ()) or (layer and argument == "dtype" and value == "float32"):
         return call(*args, **rest)
-    value = options[argument]
-    if (value is None and argument in REFUSED) or (argument in _NOTHING and value == _NOTHING[argument]):
-        return call(*args, **rest)
-    if kind is not None and issubclass(kind, Module) and argument == "device":
-        with backend.device(options["device"]):
+    if layer and argument == "device":
+        with backend.device(value):
             return call(*args, **rest)
-    if kind is not None and issubclass(kind, Module) and argument == "dtype" and options["dtype"] == "float32":
-        return call(*args, **rest)
     if argument in RENAMED and RENAMED[argument] not in options:
         return call(*args, **rest, **{RENAMED[argument]: options[argument]})
     if (

@@ -1,25 +1,70 @@
-"""ModuleDict, ParameterDict and ParameterList: modules or parameters by name, parameters by number."""
+"""Modules or parameters by number or name: ModuleList, ModuleDict, ParameterList, ParameterDict."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...arguments import name_all
+from ...arguments import instance, listed, name_all
 from ...parameter import Parameter
 from ...tensor import Tensor
-from ..containers import PartList
 from ..module import Module
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["ModuleDict", "ParameterDict", "ParameterList"]
+__all__ = ["ModuleDict", "ModuleList", "ParameterDict", "ParameterList"]
 
 
-def replace_part(self: PartList, index: int, part: Any) -> None:
+def append(self: Any, part: Any) -> Any:
+    """Add a part at the end, under the next free number."""
+    name = f"{self.kind.__name__.lower()}s[{len(self)}]"
+    self._register(str(len(self)), instance(type(self).__name__, name, part, self.kind), self.kind)
+    return self
+
+
+def extend(self: Any, parts: Iterable) -> Any:
+    """Append each of `parts`."""
+    for part in listed(type(self).__name__, "parts", parts):
+        self.append(part)
+    return self
+
+
+def length(self: Any) -> int:
+    """len(self)."""
+    return len(self._own(self.kind))
+
+
+def replace_part(self: Any, index: int, part: Any) -> None:
     """self[index] = part."""
     setattr(self, list(self._own(self.kind))[index], part)
+
+
+class PartList(Module):
+    """The base of ModuleList and ParameterList: parts of one kind under the numbers from 0 on."""
+
+    kind: ClassVar[type]
+    append, extend, __iadd__, __len__, __setitem__ = append, extend, extend, length, replace_part
+
+    def __getitem__(self, index: int | slice) -> Any:
+        found = list(self)[index]
+        return type(self)().extend(found) if isinstance(index, slice) else found
+
+    def __iter__(self) -> Iterator:
+        return iter(self._own(self.kind).values())
+
+
+class ModuleList(PartList):
+    """A list of modules, whose parameters count as its own. Indexing, slicing, `append`, `extend`, `len`.
+
+    TypeError for an item that is not a Module.
+    """
+
+    kind = Module
+
+    def __init__(self, modules: Iterable[Module] | None = None) -> None:
+        super().__init__()
+        self.extend(() if modules is None else modules)
 
 
 class ParameterList(PartList):
@@ -113,4 +158,4 @@ class ParameterDict(_Dict):
         super().__init__(parameters)
 
 
-name_all(globals(), replace_part)
+name_all(globals(), append, extend, length, replace_part)

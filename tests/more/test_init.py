@@ -1,0 +1,86 @@
+"""Initialisers of nn/more: distributions, exact properties, gains."""
+
+import math
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from layers_of import moments_are, weight
+from tinymp.nn import init
+
+
+def moments_of_uniform(r):
+    return 0.0, r / math.sqrt(3), r
+
+
+# name: how to fill, then mean, standard deviation and bound of the distribution
+DISTRIBUTIONS = {
+    "xavier_uniform": (lambda p: init.xavier_uniform_(p, 2.0), *moments_of_uniform(2 * math.sqrt(6 / 2400))),
+    "xavier_normal": (lambda p: init.xavier_normal_(p), 0.0, math.sqrt(2 / 2400), math.inf),
+    "kaiming_uniform": (lambda p: init.kaiming_uniform_(p), *moments_of_uniform(math.sqrt(6 / 800))),
+    "kaiming_default": (lambda p: init.kaiming_uniform_(p, a=math.sqrt(5)), *moments_of_uniform(math.sqrt(1 / 800))),
+    "kaiming_normal": (lambda p: init.kaiming_normal_(p, 0, "fan_out", "relu"), 0.0, math.sqrt(2 / 1600), math.inf),
+    # a standard normal cut at +-2 has the variance 1 - 4 phi(2) / (Phi(2) - Phi(-2))
+    "trunc_normal": (lambda p: init.trunc_normal_(p, std=0.5, a=-1, b=1), 0.0, 0.5 * math.sqrt(0.7737413), 1.0),
+    # beyond 6: the mean excess is phi(6) / (1 - Phi(6)) - 6 = 0.158371, the variance 1 - m (m - 6) with m = 6.158371
+    "trunc_normal_tail": (lambda p: init.trunc_normal_(p, a=6, b=100), 6.158371, math.sqrt(0.024690), math.inf),
+}
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_moments_and_bounds(name, dtype):
+    moments_are(*DISTRIBUTIONS[name], dtype)
+
+
+def test_identities():
+    np.testing.assert_array_equal(init.eye_(weight(2, 3)).numpy(), np.eye(2, 3))
+    assert init.dirac_(weight(2, 2, 0, 1)).shape == (2, 2, 0, 1)
+    w = init.dirac_(weight(4, 3, 3, 3), groups=2).array
+    assert w.sum() == 4
+    assert all(w[row, row % 2, 1, 1] == 1 for row in range(4))
+    w = init.dirac_(weight(4, 2, 3)).array
+    assert w.sum() == 2
+    assert w[0, 0, 1] == w[1, 1, 1] == 1
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5), (3, 2, 2, 2), (0, 3)])
+def test_orthogonal(shape):
+    w = init.orthogonal_(weight(*shape, dtype="float64"), gain=2).numpy().reshape(shape[0], math.prod(shape[1:]))
+    gram = w @ w.T if shape[0] <= w.shape[1] else w.T @ w
+    np.testing.assert_allclose(gram, 4 * np.eye(len(gram)), atol=1e-13)
+
+
+def test_orthogonal_has_no_preferred_sign():
+    diagonals = [np.diagonal(init.orthogonal_(weight(3, 3)).numpy()) for _ in range(300)]
+    assert abs(np.sign(diagonals).mean()) < 5 / math.sqrt(900)
+
+
+@pytest.mark.parametrize(
+    ("name", "param", "gain"),
+    [
+        ("linear", None, 1), ("conv_transpose2d", None, 1), ("sigmoid", None, 1), ("tanh", None, 5 / 3),
+        ("relu", None, math.sqrt(2)), ("leaky_relu", None, math.sqrt(2 / 1.0001)), ("leaky_relu", 1.0, 1),
+        ("selu", None, 0.75),
+    ],
+)  # fmt: skip
+def test_gains(name, param, gain):
+    assert init.calculate_gain(name, param) == pytest.approx(gain)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("a", [20, 1e4, 1e12])
+def test_trunc_normal_far_from_its_mean(a, sign):
+    """Beyond a >> 1 the excess over a is exponential with mean 1 / a (relative error 2 / a^2)."""
+    x = mp.tensor(np.zeros(20_000))
+    low, high = sorted((sign * a, sign * 1e30))
+    init.trunc_normal_(x, a=low, b=high, generator=np.random.default_rng(0))
+    excess = (sign * x.numpy() - a) * a
+    assert (excess >= 0).all()
+    if a < 1e8:  # else below the spacing of FP64
+        assert abs(excess.mean() - 1) < 5 / math.sqrt(20_000) + 2 / a**2
+        assert abs((excess > 1).mean() - math.exp(-1)) < 0.02
+    for mean in (1e300, math.nan, math.inf):
+        with pytest.raises(ValueError, match="trunc_normal_: "):
+            init.trunc_normal_(x, mean)
