@@ -24,12 +24,12 @@ import numpy as np
 from .. import backend
 from ..arguments import flag, floating, with_axes
 from ..autograd import Array, Op
+from ..backend.extras import held
 from ..events import type_name
 from ..fast_path import replaceable
 from ..precision import DOT, gemm, reduce, store, widen
 from ..tensor import Tensor, array_of
 from .dot import linear
-from .shape import chunk
 from .unary import sigmoid, sigmoid_of, tanh
 
 
@@ -238,7 +238,7 @@ def lstm_cell(
     """
     h, c = state_pair("lstm_cell", hx)
     check("lstm_cell", 4, input, {"hx[0]": h, "hx[1]": c}, (w_ih, w_hh, b_ih, b_hh, None), ("w", "b"), "BD")
-    i, f, g, o = chunk(linear(input, w_ih, b_ih) + linear(h, w_hh, b_hh), 4, 1)
+    i, f, g, o = held("ops.chunk")(linear(input, w_ih, b_ih) + linear(h, w_hh, b_hh), 4, 1)
     c = sigmoid(f) * c + sigmoid(i) * tanh(g)
     return sigmoid(o) * tanh(c), c
 

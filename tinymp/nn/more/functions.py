@@ -16,7 +16,8 @@ from ..module import Module
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d"]
 __all__ += ["CELU", "SELU", "CTCLoss", "ConstantPad2d", "Hardsigmoid", "Softsign", "Threshold", "Unfold"]
 __all__ += ["ELU", "GELU", "GLU", "Dropout1d", "Dropout2d", "Hardswish", "Hardtanh", "HuberLoss", "KLDivLoss", "L1Loss"]
-__all__ += ["LocalResponseNorm", "LogSigmoid", "MaxPool1d", "Mish", "NLLLoss", "PReLU", "PixelShuffle", "ReLU6"]
+__all__ += ["LocalResponseNorm", "LogSigmoid", "LogSoftmax", "MaxPool1d", "Mish", "NLLLoss", "PReLU", "PixelShuffle"]
+__all__ += ["ReLU6", "SiLU"]
 __all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "SmoothL1Loss", "Softplus"]
 __all__ += ["Unflatten", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad2d"]
 
@@ -51,6 +52,14 @@ class Softsign(Function, op=ops.softsign):
 
 class Threshold(Function, op=ops.threshold):
     """x where it is above threshold, else value. See `ops.threshold`."""
+
+
+class SiLU(Function, op=ops.silu):
+    """x * sigmoid(x). See `ops.silu`."""
+
+
+class LogSoftmax(Function, op=ops.log_softmax, dim=None):
+    """ln softmax(x) along dim. See `ops.log_softmax`, which refuses dim=None."""
 
 
 class ELU(Function, op=ops.elu):
