@@ -137,6 +137,7 @@ def public() -> dict[str, Any]:
                 for cls in x.__mro__:
                     for method, f in vars(cls).items() if cls.__module__.startswith("tinymp") else ():
                         f = getattr(f, "__func__", f)  # of a static or class method
+                        f = getattr(cls, method) if type(f).__name__ == "_Held" else f  # a function of ops/more
                         if inspect.isfunction(f) and is_public(cls, method):
                             add(f"{cls.__name__}.{method}", f)
     return found
@@ -174,7 +175,8 @@ def called(call: str, names: Names) -> str:
     if inspect.ismethod(x):
         own = x.__self__ if isinstance(x.__self__, type) else type(x.__self__)
         cls = next(cls for cls in own.__mro__ if x.__name__ in vars(cls))
-        x = getattr(vars(cls)[x.__name__], "__func__", vars(cls)[x.__name__])
+        held = type(vars(cls)[x.__name__]).__name__ == "_Held"
+        x = x.__func__ if held else getattr(vars(cls)[x.__name__], "__func__", vars(cls)[x.__name__])
     elif isinstance(x, nn.Module):
         x = type(x)
     x = mp.audit.audit if x is mp.audit else x

@@ -45,6 +45,7 @@ class Stack(Op):
     """y = the tensors side by side along the new axis dim;  each gets its slice of dy."""
 
     kind = MOVEMENT
+    name_of = classmethod(lambda cls, i: f"tensors[{i}]")
 
     def forward(self, *tensors: Array, dim: int) -> Array:
         return self.device.concatenate([x.reshape(*x.shape[:dim], 1, *x.shape[dim:]) for x in tensors], dim)
