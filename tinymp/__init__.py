@@ -24,7 +24,7 @@ from .backend.extras import hint as _hint
 from .dtypes import bfloat16, float16, float32, float64
 from .events import Observer, observe
 from .grad_mode import enable_grad, is_grad_enabled, no_grad
-from .ops.create import empty, empty_like, full, full_like, ones, ones_like, zeros, zeros_like
+from .ops.create import empty, full, full_like, ones, zeros
 from .ops.random import randn
 from .precision import BF16, FP32, KINDS, MIXED, NO_MASTER, STOCHASTIC_ROUNDING, TF32, Policy, current_policy, use
 from .tensor import Tensor, from_numpy, tensor
@@ -42,7 +42,7 @@ _NAMES = {
     "audit.first": "optim.scaler.watch_backward",
     "gpu.capture": "capture",
     "checkpoint": "Checkpointer load load_weights save save_weights",
-    "ops": "arange eye linspace rand rand_like randint randn_like randperm",
+    "ops": "arange empty_like eye linspace ones_like rand rand_like randint randn_like randperm zeros_like",
     "parallel.batches": "data.loader.SharedBatches",
     "sparse": "SparseRows",
     "torch.convert": "from_torch",
@@ -75,7 +75,7 @@ _NAMES = {
     "ops.more.compare": """all any eq ge gt isfinite isinf isnan le logical_and logical_not logical_or lt ne
         pointwise.both pointwise.different_or_none pointwise.either pointwise.equal_or_none pointwise.invert""",
     "ops.more.convert": "convert.Move convert.bfloat16 convert.clone convert.cuda",
-    "ops.more.create": "arange eye linspace",
+    "ops.more.create": "arange empty_like eye linspace ones_like zeros_like",
     "ops.more.ctc": "ctc_loss",
     "ops.more.einsum": "einsum",
     "ops.more.embedding_bag": "embedding_bag",
@@ -104,7 +104,7 @@ _NAMES = {
     "ops.more.spread": "std var",
     "ops.more.sort": "argsort sort topk",
     "ops.more.unary": """acos asin atan ceil celu cosh elu erf expm1 floor gelu glu hardsigmoid hardswish hardtanh log10
-        log1p log2 logsigmoid mish relu6 round selu silu sinh softplus softsign tan threshold trunc""",
+        log1p log2 logsigmoid mish relu6 round selu sign silu sinh softplus softsign tan threshold trunc""",
     "ops.more.views": "contiguous expand permute squeeze unsqueeze view",
     "optim.more.rules": "Adadelta Adagrad Adamax NAdam RAdam RMSprop",
     "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LinearLR MultiStepLR MultiplicativeLR
@@ -123,7 +123,7 @@ if TYPE_CHECKING:
     from .audit.bytes import saved_nbytes
     from .checkpoint import Checkpointer, load, load_weights, save, save_weights
     from .gpu.capture import capture
-    from .ops.more.create import arange, eye, linspace
+    from .ops.more.create import arange, empty_like, eye, linspace, ones_like, zeros_like
     from .ops.more.random import rand, rand_like, randint, randn_like, randperm
     from .sparse import SparseRows
     from .study import *

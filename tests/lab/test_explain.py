@@ -69,7 +69,7 @@ def test_names_are_all_that_is_public():
         ("adam", "UPDATE", "w <- w - lr m", optim.Adam.update),
         ("store", None, "Primitive 2", precision.store),
         ("FP16_ACCUMULATE", None, "accumulate = float16", precision.Policy),
-        ("eq", "POINTWISE", "as bool", ops.eq),
+        ("all", "REDUCTION", "as bool", ops.all),
         ("Embedding", "MOVEMENT", "summed in FP32", ops.embedding),
         ("arange", None, "up to but without end", ops.arange),
         ("pointwise", "POINTWISE", "", precision.widen),

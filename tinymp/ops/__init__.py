@@ -13,7 +13,7 @@ from ..backend.extras import held as _held
 from . import convert
 from .activation import leaky_relu, relu
 from .conv import conv1d, conv2d, conv_transpose1d, conv_transpose2d
-from .create import empty, empty_like, full, full_like, ones, ones_like, zeros, zeros_like
+from .create import empty, full, full_like, ones, zeros
 from .dot import bmm, linear, matmul, mm
 from .dropout import dropout
 from .embedding import embedding

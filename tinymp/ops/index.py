@@ -53,7 +53,8 @@ def getitem(input: Tensor, index: Any) -> Tensor:
     them as arrays, which moves axes in x[0, :, [1, 2]]). Negative indices count from the end. IndexError for an index
     out of range, too many indices and masks that do not fit; ValueError for a negative step.
     """
-    at = _of_view("getitem", tensor("getitem", "input", input), index)
+    tensor("getitem", "input", input)
+    at = _of_view("getitem", index)
     return held("ops.index.picked")(input, index) if at is None else Slice.apply(input, index=at)
 
 
@@ -66,7 +67,7 @@ def setitem(input: Tensor, index: Any, value: Any) -> None:
     """
     op = "setitem"
     tensor(op, "input", input).require_outside_graph(op, value)
-    at = _of_view(op, input, index)
+    at = _of_view(op, index)
     target, places = held("ops.index.places")(input, index) if at is None else (input.array[at], ...)
     new = value_for(op, value, target)
     try:
@@ -77,14 +78,15 @@ def setitem(input: Tensor, index: Any, value: Any) -> None:
     input.bump_version()
 
 
-def _of_view(op: str, x: Tensor, index: Any) -> tuple | None:
+_BASIC = (int, np.integer, slice, NoneType, EllipsisType)
+
+
+def _of_view(op: str, index: Any) -> tuple | None:
     """The index with an ellipsis, with which NumPy returns a view even where a single element is left; None for one
     that is not made of integers, slices, None and `...`.
     """
     items = index if isinstance(index, tuple) else (index,)
-    for i in items:
-        if not isinstance(i, (int, np.integer, slice, NoneType, EllipsisType)) or isinstance(i, bool):
-            return None
-        if isinstance(i, slice) and i.step is not None and as_integer(i.step) < 1:
-            raise ValueError(f"{op}: expected a positive step in a slice, got {i.step}; use flip to reverse an axis")
-    return items if ... in items else (*items, ...)
+    if any(isinstance(i, slice) and i.step is not None and as_integer(i.step) < 1 for i in items):
+        raise ValueError(f"{op}: expected a positive step in a slice, got {index}; use flip to reverse an axis")
+    of_view = all(isinstance(i, _BASIC) and not isinstance(i, bool) for i in items)
+    return (items if ... in items else (*items, ...)) if of_view else None

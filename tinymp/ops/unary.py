@@ -9,9 +9,8 @@ from ..arguments import called, tensor
 from ..autograd import Array, Op
 from ..precision import POINTWISE, store, widen
 from ..tensor import Tensor
-from .pointwise import numeric
 
-__all__ = ["abs", "cos", "exp", "log", "reciprocal", "rsqrt", "sigmoid", "sign", "sin", "sqrt", "square", "tanh"]
+__all__ = ["abs", "cos", "exp", "log", "reciprocal", "rsqrt", "sigmoid", "sin", "sqrt", "square", "tanh"]
 
 
 class Unary(Op):
@@ -38,11 +37,6 @@ OPS: dict[str, type[Op]] = {}  # by their names
 def promoted(op: str, name: str, x: Any) -> Tensor:
     """x, in float32 if it holds integers or truths, as in PyTorch; TypeError if it is no Tensor."""
     return x.float() if tensor(op, name, x).array.dtype.kind in "iub" else x
-
-
-def numbers(op: str, name: str, x: Any) -> Tensor:
-    """x; TypeError if it is no Tensor, or holds truths."""
-    return numeric(op, tensor(op, name, x))
 
 
 def unary(
@@ -84,9 +78,6 @@ sin = unary("sin", "The sine of an angle in radians.",
     "y = sin x;  dx = cos x dy.", lambda op, x: op.xp.sin(x), lambda op, x: op.xp.cos(x))
 cos = unary("cos", "The cosine of an angle in radians.",
     "y = cos x;  dx = -sin x dy.", lambda op, x: op.xp.cos(x), lambda op, x: -op.xp.sin(x))
-sign = unary("sign", "-1, 0 or 1 as input is negative, 0 or positive; 0 for nan, as in PyTorch. Its gradient is 0.",
-    "y = -1, 0 or 1 as x is negative, 0 (or nan) or positive;  dx = 0.",
-    lambda op, x: op.device.select(op.xp.equal(x, x), op.xp.sign(x)), lambda op, x: op.xp.zeros_like(x), check=numbers)
 sigmoid = unary("sigmoid", "1 / (1 + exp(-input)).",
     "y = 1 / (1 + e^-x);  dx = y (1 - y) dy.", sigmoid_of, lambda op, y: y * (1 - y), "y")
 tanh = unary("tanh", "The hyperbolic tangent.",

@@ -1,20 +1,21 @@
-"""New tensors of evenly spaced numbers, and eye. By default float32 (int64 for `arange` of integers)."""
+"""New tensors of evenly spaced numbers, eye, and zeros or ones like a tensor."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ... import backend
-from ...arguments import constant, flag, integers, name_all, number
+from ...arguments import called, constant, flag, integers, name_all, number
 from ...dtypes import FLOATING, float32, float64
 from ...precision import to_dtype
 from ...tensor import Tensor
-from ..create import dtype_of
+from ..create import dtype_of, full_like
 
-__all__ = ["arange", "eye", "linspace"]
+__all__ = ["arange", "empty_like", "eye", "linspace", "ones_like", "zeros_like"]
 
 
 def arange(
@@ -73,6 +74,18 @@ def eye(
     rows, columns = (integers("eye", name, k, 1, 0)[0] for name, k in (("n", n), ("m", n if m is None else m)))
     there = backend.default() if device is None else backend.get(device)
     return Tensor(there.asarray(to_dtype(np.eye(rows, columns), found)), requires_grad=requires_grad)
+
+
+def _like(name: str, value: float, says: str) -> Callable[..., Tensor]:
+    def function(input: Tensor, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
+        return full_like(input, value, dtype=dtype, device=device, requires_grad=requires_grad)
+
+    return called(function, name, says, __name__)
+
+
+zeros_like = _like("zeros_like", 0, "Zeros of input's shape; dtype and device too, unless given.")
+ones_like = _like("ones_like", 1, "Ones of input's shape; dtype and device too, unless given.")
+empty_like = _like("empty_like", 0, "`empty` of input's shape; dtype and device too, unless given.")
 
 
 name_all(globals())

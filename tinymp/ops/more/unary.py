@@ -20,7 +20,7 @@ from .parts import chunk
 
 __all__ = ["acos", "asin", "atan", "ceil", "celu", "cosh", "elu", "erf", "expm1", "floor", "gelu", "glu"]
 __all__ += ["hardsigmoid", "hardswish", "hardtanh", "log1p", "log2", "log10", "logsigmoid", "mish", "relu6"]
-__all__ += ["round", "selu", "silu", "sinh", "softplus", "softsign", "tan", "threshold", "trunc"]
+__all__ += ["round", "selu", "sign", "silu", "sinh", "softplus", "softsign", "tan", "threshold", "trunc"]
 
 
 Made = Callable[[Tensor], Tensor]
@@ -271,6 +271,11 @@ def _steps(name: str, ufunc: str, says: str) -> Callable[[Tensor], Tensor]:
     return called(function, name, says, __name__)
 
 
+def _numbers(op: str, name: str, x: Any) -> Tensor:
+    """x; TypeError if it is no Tensor, or holds truths."""
+    return numeric(op, tensor(op, name, x))
+
+
 def _other_leg(op: Op, x: Array) -> Array:
     return op.xp.sqrt((1 - x) * (1 + x))
 
@@ -332,6 +337,9 @@ round: Made = _steps("round", "rint", "The whole number next to input, even if t
 trunc: Made = _steps("trunc", "trunc", "input without what is behind the point. Its gradient is 0.")
 silu: Made = unary("silu", "input * sigmoid(input).",
     "y = x s, s = sigmoid(x);  y' = s + y (1 - s).", lambda op, x: x * sigmoid_of(op, x), _silu_slope, check=floating)
+sign: Made = unary("sign", "-1, 0 or 1 as input is negative, 0 or positive; 0 for nan. Its gradient is 0.",
+    "y = -1, 0 or 1 as x is negative, 0 (or nan) or positive;  dx = 0.",
+    lambda op, x: op.device.select(op.xp.equal(x, x), op.xp.sign(x)), lambda op, x: op.xp.zeros_like(x), check=_numbers)
 # fmt: on
 
 
