@@ -79,7 +79,6 @@ _NAMES = {
     "ops.more.ctc": "ctc_loss",
     "ops.more.einsum": "einsum",
     "ops.more.embedding_bag": "embedding_bag",
-    "ops.more.extreme": "amax amin argmin max min",
     "ops.more.find": "allclose bincount count_nonzero equal isclose logical_xor nonzero one_hot unique",
     "ops.more.gru": "gru_cell gru_layer",
     "ops.more.index": "gather index.picked index.places index_add index_put index_select scatter",
@@ -91,21 +90,19 @@ _NAMES = {
         triplet_margin_loss""",
     "ops.more.norm": "group_norm instance_norm local_response_norm rms_norm",
     "ops.more.pad": "pad",
-    "ops.more.parts": "cat chunk split stack",
     "ops.more.pointwise": "clamp clip masked_fill maximum minimum neg pointwise.floating where",
     "ops.more.pool": """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d avg_pool1d avg_pool2d max_pool1d
         unfold""",
     "ops.more.random": """bernoulli dropout1d dropout2d multinomial normal rand rand_like randint randn_like
         randperm""",
-    "ops.more.reduce": "cumprod cumsum logsumexp norm prod",
+    "ops.more.reduce": "amax amin argmin cumprod cumsum logsumexp max min norm prod std var",
     "ops.more.resize": "interpolate pixel_shuffle",
     "ops.more.shape": """broadcast_to diag diagonal flip hstack masked_select meshgrid movedim narrow repeat
         repeat_interleave roll swapaxes take_along_dim tile tril triu unbind unflatten vstack""",
-    "ops.more.spread": "std var",
     "ops.more.sort": "argsort sort topk",
     "ops.more.unary": """acos asin atan ceil celu cosh elu erf expm1 floor gelu glu hardsigmoid hardswish hardtanh log10
         log1p log2 logsigmoid mish relu6 round selu sign silu sinh softplus softsign tan threshold trunc""",
-    "ops.more.views": "contiguous expand permute squeeze unsqueeze view",
+    "ops.more.views": "cat chunk contiguous expand permute split squeeze stack unsqueeze view",
     "optim.more.rules": "Adadelta Adagrad Adamax NAdam RAdam RMSprop",
     "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LinearLR MultiStepLR MultiplicativeLR
         OneCycleLR PolynomialLR ReduceLROnPlateau SWALR SequentialLR""",

@@ -90,7 +90,6 @@ if TYPE_CHECKING:
     from .more.ctc import ctc_loss
     from .more.einsum import einsum
     from .more.embedding_bag import embedding_bag
-    from .more.extreme import *
     from .more.find import *
     from .more.gru import gru_cell, gru_layer
     from .more.index import *
@@ -98,7 +97,6 @@ if TYPE_CHECKING:
     from .more.loss import *
     from .more.norm import *
     from .more.pad import *
-    from .more.parts import *
     from .more.pointwise import *
     from .more.pool import *
     from .more.random import *
@@ -106,6 +104,5 @@ if TYPE_CHECKING:
     from .more.resize import interpolate, pixel_shuffle
     from .more.shape import *
     from .more.sort import argsort, sort, topk
-    from .more.spread import *
     from .more.unary import *
     from .more.views import *

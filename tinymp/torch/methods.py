@@ -162,7 +162,7 @@ def _renamed(name: str) -> Any:
 
 
 def _of_held(name: str, in_place: bool = False) -> Any:
-    """The function of this name in `ops`, which may not be loaded yet, as a method, or as one that changes its tensor."""
+    """The function of this name in `ops`, loaded when called, as a method, or as one that changes its tensor."""
 
     def method(x: Tensor, *args: Any, **options: Any) -> Any:
         function = held(f"ops.{name}")

@@ -17,11 +17,10 @@ from ..pointwise import add, broadcastable, div, mul, numeric, operands, stored,
 from ..reduce import sum as total
 from ..shape import reshape
 from ..unary import promoted
-from .parts import cat
 from .pointwise import clamp
 from .reduce import norm
 from .shape import narrow
-from .views import expand, unsqueeze
+from .views import cat, expand, unsqueeze
 
 __all__ = ["addcdiv", "addcmul", "addmm", "atan2", "cdist", "cosine_similarity", "diff", "dot", "floor_divide"]
 __all__ += ["fmod", "lerp", "mv", "normalize", "outer", "pairwise_distance", "prelu", "remainder"]

@@ -13,8 +13,8 @@ from ..pointwise import div, mul
 from ..reduce import sum as total
 from ..shape import reshape
 from .arithmetic import wide
-from .extreme import max as largest
 from .pointwise import masked_fill
+from .reduce import max as largest
 
 
 def embedding_bag(

@@ -13,7 +13,7 @@ from ...tensor import Tensor
 from ..dot import linear
 from ..recurrent import Recurrent, Steps, check, sequence_steps, times
 from ..unary import sigmoid, sigmoid_of, tanh
-from .parts import chunk
+from .views import chunk
 
 
 class GRU(Recurrent):

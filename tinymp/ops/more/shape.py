@@ -18,9 +18,8 @@ from ..pointwise import broadcastable
 from ..shape import reshape, transpose
 from .index import gather, index_select
 from .pad import pad
-from .parts import cat, split
 from .pointwise import masked_fill
-from .views import expand, permute, squeeze, unsqueeze
+from .views import cat, expand, permute, split, squeeze, unsqueeze
 
 __all__ = ["broadcast_to", "diag", "diagonal", "flip", "hstack", "masked_select", "meshgrid", "movedim", "narrow"]
 __all__ += ["repeat", "repeat_interleave", "roll", "swapaxes", "take_along_dim", "tile", "tril", "triu", "unbind"]

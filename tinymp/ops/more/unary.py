@@ -16,7 +16,7 @@ from ...precision import POINTWISE, store, widen
 from ...tensor import Tensor
 from ..pointwise import mul, numeric
 from ..unary import Unary, sigmoid, sigmoid_of, unary
-from .parts import chunk
+from .views import chunk
 
 __all__ = ["acos", "asin", "atan", "ceil", "celu", "cosh", "elu", "erf", "expm1", "floor", "gelu", "glu"]
 __all__ += ["hardsigmoid", "hardswish", "hardtanh", "log1p", "log2", "log10", "logsigmoid", "mish", "relu6"]
