@@ -79,7 +79,7 @@ OTHERS = {
     "index_add": "adds rows to those that an index names, which may be other images'",
     "roi_align": "an average of few values, of the image that a box names",
     "sampled_logits": "made of two products as matmul's and one as linear's",
-    **dict.fromkeys(("all", "argmax", "max", "recurrent"), "sums nothing"),
+    **dict.fromkeys(("all", "argmax", "argmin", "max", "recurrent"), "sums nothing"),
 }
 
 
