@@ -27,7 +27,7 @@ KINDS = {  # on a CPU, on a GPU
     "DOT": ("batch threads BLAS", "batch GPU"),
 }
 
-EXACT = "all argmax amax max scale_loss"  # these add nothing up, whatever their kinds
+EXACT = "all argmax argmin amax max scale_loss"  # these add nothing up, whatever their kinds
 MORE = {  # of some ops, by name or class, besides what their kinds (forward's and backward's) say
     "cos elu exp gelu log logsigmoid mish pow sigmoid silu sin softplus tanh": ("NumPy", "GPU"),
     "acos asin atan atan2 celu cosh erf erfinv expm1 log10 log1p log2 selu sinh tan": ("NumPy", "GPU"),

@@ -90,7 +90,8 @@ def targets() -> list[Target]:
     for name in dir(ops):  # also those that are loaded when they are first named
         if not name.startswith("_") and inspect.isfunction(f := getattr(ops, name)) and name not in SHOWN:
             found.append(Target(name, f, (name,)))
-    for name, f in sorted(vars(mp.Tensor).items()):
+    for name in sorted(vars(mp.Tensor)):
+        f = getattr(mp.Tensor, name)  # loads those of ops/more
         public = (not name.startswith("_") or name.startswith("__")) and name not in NOT_CALLED
         if inspect.isfunction(f) and public:
             plain = name.removeprefix("__").removesuffix("__")
@@ -482,10 +483,14 @@ def names(error: BaseException, target: Target) -> bool:
 SIGNATURE = re.compile(
     r"missing \d+ required|unexpected keyword argument|takes .*positional argument|multiple values for argument"
 )
+NUMPY = re.compile(  # its words say enough of an index, or of a power of integers
+    r"is out of bounds for axis|out of bounds for \w+|too many indices for array|can only have a single ellipsis"
+    r"|slice indices must be integers|Integers to negative integer powers"
+)
 
 
 def clear(error: BaseException | None) -> bool:
-    """Whether tinymp raised an error, or one that it came from, in words of its own, or Python did for a signature."""
+    """True if tinymp raised an error, or one that it came from, in its own words, or another what it says well."""
     while error is not None:
         if isinstance(error, OSError) and error.filename is not None:
             return True
@@ -495,7 +500,7 @@ def clear(error: BaseException | None) -> bool:
         raised = linecache.getline(code.co_filename, lines[-1]).strip().startswith("raise")
         own = code.co_filename.startswith(PACKAGE)
         own = own and code.co_name != "rename"  # which puts a name before other words
-        if SIGNATURE.search(str(error)) or (own and raised):
+        if SIGNATURE.search(str(error)) or NUMPY.search(str(error)) or (own and raised):
             return True
         error = error.__cause__
     return False

@@ -27,8 +27,8 @@ from .backend.extras import hint as _hint
 from .dtypes import bfloat16, float16, float32, float64
 from .events import Observer, observe
 from .grad_mode import enable_grad, is_grad_enabled, no_grad
-from .ops.create import arange, empty, empty_like, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
-from .ops.random import rand, rand_like, randint, randn, randn_like, randperm
+from .ops.create import empty, full, full_like, ones, zeros
+from .ops.random import randn
 from .precision import BF16, FP32, KINDS, MIXED, NO_MASTER, STOCHASTIC_ROUNDING, TF32, Policy, current_policy, use
 from .tensor import Tensor, from_numpy, tensor
 
@@ -45,6 +45,7 @@ _NAMES = {
     "audit.first": "optim.scaler.watch_backward",
     "gpu.capture": "capture",
     "checkpoint": "Checkpointer load load_weights save save_weights",
+    "ops": "arange empty_like eye linspace ones_like rand rand_like randint randn_like randperm zeros_like",
     "parallel.batches": "data.loader.SharedBatches",
     "sparse": "SparseRows",
     "torch.convert": "from_torch",
@@ -83,30 +84,41 @@ _NAMES = {
     "ops.more.arithmetic": """addcdiv addcmul addmm atan2 bmm cdist cosine_similarity diff dot dot.flattened
         floor_divide fmod lerp mm mv normalize outer pairwise_distance pointwise.div_rounded prelu remainder""",
     "ops.more.attention": "scaled_dot_product_attention",
+    "ops.more.compare": """all any eq ge gt isfinite isinf isnan le logical_and logical_not logical_or lt ne
+        pointwise.both pointwise.different_or_none pointwise.either pointwise.equal_or_none pointwise.invert""",
     "ops.more.conv": "conv.named_padding conv1d conv_transpose1d",
+    "ops.more.convert": "convert.Move convert.bfloat16 convert.clone convert.cuda",
+    "ops.more.create": "arange empty_like eye linspace ones_like zeros_like",
     "ops.more.ctc": "ctc_loss",
     "ops.more.einsum": "einsum",
     "ops.more.embedding_bag": "embedding_bag",
     "ops.more.find": """allclose bincount bucketize count_nonzero equal isclose logical_xor nonzero one_hot searchsorted
         unique""",
     "ops.more.gru": "gru_cell gru_layer",
-    "ops.more.index": "gather index_add index_put index_select scatter",
+    "ops.more.index": "gather index.picked index.places index_add index_put index_select scatter",
+    "ops.more.in_place": """pointwise.add_ pointwise.clamp_ pointwise.div_ pointwise.in_place pointwise.masked_fill_
+        pointwise.mul_ pointwise.sub_""",
+    "ops.more.log_softmax": "log_softmax",
     "ops.more.loss": """binary_cross_entropy cosine_embedding_loss gaussian_nll_loss hinge_embedding_loss huber_loss
         kl_div l1_loss loss.cross_entropy_of loss.weighted margin_ranking_loss nll_loss smooth_l1_loss soft_margin_loss
         triplet_margin_loss""",
     "ops.more.norm": "group_norm instance_norm layer_norm local_response_norm norm.of_empty_batch rms_norm",
     "ops.more.pad": "pad",
+    "ops.more.pointwise": "clamp clip masked_fill maximum minimum neg pointwise.floating where",
     "ops.more.pool": """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d avg_pool1d avg_pool2d max_pool1d
         pool.overlapping unfold""",
-    "ops.more.random": "bernoulli dropout1d dropout2d multinomial normal",
+    "ops.more.random": """bernoulli dropout1d dropout2d multinomial normal rand rand_like randint randn_like
+        randperm""",
     "ops.more.recurrent": "lstm_cell recurrent.ProjectedLSTM recurrent.packed_steps",
-    "ops.more.reduce": "cumprod logsumexp norm prod",
+    "ops.more.reduce": "amax amin argmin cumprod cumsum logsumexp max min norm prod std var",
     "ops.more.resize": "interpolate pixel_shuffle",
     "ops.more.shape": """broadcast_tensors broadcast_to diag diagonal flip hstack masked_select meshgrid movedim narrow
         repeat repeat_interleave roll swapaxes take_along_dim tile tril triu unbind unflatten vstack""",
     "ops.more.sort": "argsort sort topk",
     "ops.more.unary": """acos asin atan ceil celu cosh elu erf erfinv expm1 floor gelu glu hardsigmoid hardswish
-        hardtanh log10 log1p log2 logsigmoid mish relu6 round selu sinh softplus softsign tan threshold trunc""",
+        hardtanh log10 log1p log2 logsigmoid mish relu6 round selu sign silu sinh softplus softsign tan threshold
+        trunc""",
+    "ops.more.views": "cat chunk contiguous expand permute split squeeze stack unsqueeze view",
     "optim.more.clip": "clip_grad_value_ clip.norm_p",
     "optim.more.rules": "Adadelta Adagrad AdamW Adamax NAdam RAdam RMSprop",
     "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LambdaLR LinearLR MultiStepLR
@@ -122,6 +134,8 @@ if TYPE_CHECKING:
     from .audit.bytes import saved_nbytes
     from .checkpoint import Checkpointer, load, load_weights, save, save_weights
     from .gpu.capture import capture
+    from .ops.more.create import arange, empty_like, eye, linspace, ones_like, zeros_like
+    from .ops.more.random import rand, rand_like, randint, randn_like, randperm
     from .sparse import SparseRows
     from .study import *
     from .study.tensor_core import tensor_core

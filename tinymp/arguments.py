@@ -92,6 +92,13 @@ def _named(function: F, name_of: Callable[[tuple], str]) -> F:
     return call  # type: ignore[return-value]
 
 
+def called(function: F, name: str, says: str, module: str) -> F:
+    """A function that was made for the row of a table, under the name of the row, which its module holds it by."""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__, function.__module__ = says, module
+    return function
+
+
 def rename(error: Exception, name: str) -> None:
     """Have the message of an error begin with `name`, which the user called, in place of the op that raised it; raise a
     new error where this one is of none of the kinds RAISED.

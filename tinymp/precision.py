@@ -56,8 +56,10 @@ def store(x32: Array, like: Array) -> Array:
     To nearest, ties to even, or stochastically where the policy in use says so. Values beyond 65 520 become
     infinite: that is how the loss scaler learns of an overflow (NVG section 2.3.2). On a CPU the result has the memory
     order of `like`, where that has its shape: NumPy's own choice, and with it the order of later sums, depends on the
-    size, as it computes in temporaries of 256 KiB and more.
+    size, as it computes in temporaries of 256 KiB and more. Without `like`, None: nobody wants that gradient.
     """
+    if like is None:
+        return None
     dtype, strides = like.dtype, getattr(like, "strides", None)
     if x32.dtype != dtype and dtype in FLOATING:
         if dtype not in HALVES or x32.dtype != float32:

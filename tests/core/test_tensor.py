@@ -386,7 +386,7 @@ def test_copies_and_pickles_keep_the_array_and_the_gradient():
         assert not np.shares_memory(y.array, x.array)
 
 
-@pytest.mark.parametrize("name", [f.__name__ for f in ops.IN_PLACE])
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "clamp", "masked_fill"])
 def test_in_place_methods_write_what_their_functions_return(name):
     a, function = np.array([[0.25, 0.5], [1.0, 0.75]], F32), getattr(ops, name)
     given = {"clamp": (0.5, 0.75), "masked_fill": (mp.tensor(a > 0.5), 0.0)}.get(name, (2.0,))

@@ -78,7 +78,7 @@ OTHERS = {
     "batch_norm": "its sums run over the images",
     "index_add": "adds rows to those that an index names, which may be other images'",
     "sampled_logits": "made of two products as matmul's and one as linear's",
-    **dict.fromkeys(("all", "argmax", "max", "recurrent"), "sums nothing"),
+    **dict.fromkeys(("all", "argmax", "argmin", "max", "recurrent"), "sums nothing"),
 }
 
 

@@ -33,7 +33,7 @@ from ..autograd import Array, Op, values_of
 from ..backend import info
 from ..checkpoint.writing import room_for
 from ..events import here
-from ..ops.convert import Move
+from ..ops.more.convert import Move
 from ..parameter import Parameter
 from ..precision import UPDATE, current_policy
 from ..tensor import Tensor

@@ -9,6 +9,7 @@ import difflib
 import dis
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -21,6 +22,8 @@ from typing import Any
 from .. import nn, ops, optim, precision
 from ..audit.numbers import many
 from ..autograd import Op
+from ..backend.extras import held
+from ..ops.more import compare
 from ..precision import DOT, KINDS, LOSS, MIXED, MOVEMENT, POINTWISE, REDUCTION, UPDATE, Kind, Policy
 from ..study import POLICIES, Arithmetic
 from .ablate import DECISIONS, Decision
@@ -163,7 +166,7 @@ def _public(module: ModuleType) -> dict[str, Any]:
     """The functions and classes that a module offers, but for what makes methods of functions in `ops`."""
     listed = getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")]
     found = {name: getattr(module, name, None) for name in listed}  # loads those that load when first named
-    ours = {k: v for k, v in found.items() if isinstance(v, (FunctionType, type)) and v not in (ops.bind, ops.in_place)}
+    ours = {k: v for k, v in found.items() if isinstance(v, (FunctionType, type)) and v is not ops.bind}
     return {k: v for k, v in ours.items() if v.__module__.startswith("tinymp.")}
 
 
@@ -257,7 +260,7 @@ def ops_of(thing: Any) -> list[type[Op]]:
     thing = inspect.unwrap(thing)
     _collect(thing, thing.__name__, found, set())
     if not found and isinstance(thing, FunctionType) and thing.__code__.co_varnames[:1] == ("input",):
-        methods = (*ops.METHODS, *[getattr(ops, name) for name in ops.HELD_METHODS.split()])
+        methods = [getattr(ops, name) for name in ops.METHODS.split()]
         for method in (m for m in methods if m.__name__ in _called(thing)):  # it only calls methods of its input
             _collect(method, method.__name__, found, set())
     return sorted(
@@ -285,11 +288,11 @@ def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[tuple
             found.update(dict.fromkeys(ops_of(thing.op)))
         return
     called, module = _called(thing), thing.__module__
-    if op := (ops.compare.OPS | ops.unary.OPS).get(name):  # which have an Op per name
+    if op := (compare.OPS | ops.unary.OPS).get(name):  # which have an Op per name
         found[op] = None
     layer = module.startswith("tinymp.nn.")
     for word, attribute in called.items():
-        value = thing.__globals__.get(word)
+        value = held(word, None) if word.startswith("ops.") else thing.__globals__.get(word)
         if value is None and attribute and "ops" in called:  # ops.max, not the builtin max
             value = getattr(ops, word, None)
         if layer and _is(value, nn.Module) and value not in (nn.Module, nn.ModuleList, nn.Sequential):
@@ -302,11 +305,12 @@ def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[tuple
 
 @cache
 def _called(function: FunctionType) -> dict[str, bool]:
-    """The names that a function's code, or that of a function in it, reads, and whether as an attribute."""
+    """The names that a function's code, or that of a function in it, reads or loads, and whether as an attribute."""
     codes: list[CodeType] = [function.__code__]
     for code in codes:
         codes += [c for c in code.co_consts if isinstance(c, CodeType)]
-    read: dict[str, bool] = {}
+    consts = [c for code in codes for c in code.co_consts if isinstance(c, str)]
+    read = {name: False for name in consts if re.fullmatch(r"ops\.[\w.]+", name)}  # `held` loads it
     for step in (step for code in codes for step in dis.get_instructions(code) if step.argval in code.co_names):
         read[step.argval] = read.get(step.argval, False) or "GLOBAL" not in step.opname
     return read
@@ -320,10 +324,16 @@ _OPS = {f.__module__ for f in _PUBLIC.values()}  # the modules of ops
 def _line(thing: Any) -> str:
     """File and line at which a function or class begins: "tinymp/ops/softmax.py:14"."""
     thing = inspect.unwrap(thing)
-    source, first = inspect.getsourcelines(thing)
-    decorators = next(i for i, text in enumerate(source) if text.lstrip().startswith(("def ", "class ")))
-    path = inspect.getsourcefile(thing) or ""
-    return f"{Path(path).relative_to(ROOT).as_posix()}:{first + decorators}"
+    path, (source, first) = inspect.getsourcefile(thing) or "", inspect.getsourcelines(thing)
+    start: tuple[str, ...] = ("def ", "class ")
+    if isinstance(thing, FunctionType) and thing.__code__.co_name != thing.__name__:  # the row of a table
+        path, first = inspect.getsourcefile(sys.modules[thing.__module__]) or "", 1
+        source, start = (
+            Path(path).read_text(encoding="utf-8").splitlines(),
+            (f"{thing.__name__} = ", f"{thing.__name__}: "),
+        )
+    line = next(first + i for i, text in enumerate(source) if text.lstrip().startswith(start))
+    return f"{Path(path).relative_to(ROOT).as_posix()}:{line}"
 
 
 def _rounds(found: list[type[Op]]) -> str:

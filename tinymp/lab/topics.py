@@ -200,7 +200,7 @@ TOPICS: dict[str, Topic] = {
         "FP16 in and out; the largest x is subtracted first, and exponentials and their sum stay in FP32.",
         "exp(12) is beyond 65,504, and a sum of ones stalls at 2048: over 10,000 equal classes each would get 1/2048.",
         source="MPT 3.3, NVG 2.3.1 and 5.5",
-        read="ops.softmax.Softmax.forward ops.softmax.LogSoftmax.forward",
+        read="ops.softmax.Softmax.forward ops.more.log_softmax.LogSoftmax.forward",
         decisions="softmax",
         words="Softmax, LogSoftmax, LogSumExp, logits, probabilities",
     ),

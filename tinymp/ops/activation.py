@@ -31,9 +31,8 @@ class LeakyReLU(Unary):
     name = "leaky_relu"
 
     def f(self, x: Array, *, slope: float, convex: bool) -> Array:
-        if convex:  # 0 < slope <= 1
-            return self.xp.maximum(x, slope * x)  # the same, twice as fast; not for slope 0, where inf * 0 is nan
-        return self.device.where(x > 0, x, slope * x)
+        # convex: 0 < slope <= 1. The same, twice as fast; not for slope 0, where inf * 0 is nan
+        return self.xp.maximum(x, slope * x) if convex else self.device.where(x > 0, x, slope * x)
 
     def df(self, x: Array, *, slope: float, convex: bool) -> Array:
         one = x.dtype.type(1)

@@ -28,14 +28,10 @@ class Embedding(Op):
         return w[index]
 
     def backward(self, dy: Array) -> tuple:
-        (index,), (_, like) = self.saved, self.targets
-        dw = sum_rows(index.reshape(-1), dy.reshape(index.size, like.shape[1]), like, self.sparse)
-        if self.padding is not None and self.sparse:
-            kept = self.xp.not_equal(dw.indices, self.padding)
-            dw = dw.like(self.device.select(kept[:, None], dw.values))
-        elif self.padding is not None:
-            dw[self.padding] = 0
-        return None, dw
+        index, like = self.saved[0].reshape(-1), self.targets[1]
+        rows = dy.reshape(index.size, like.shape[1])
+        kept = None if self.padding is None else self.xp.not_equal(index, self.padding)[:, None]
+        return None, sum_rows(index, rows if kept is None else self.device.select(kept, rows), like, self.sparse)
 
 
 def sum_rows(index: Array, rows: Array, like: Any, sparse: bool) -> Any:
@@ -51,13 +47,8 @@ def sum_rows(index: Array, rows: Array, like: Any, sparse: bool) -> Any:
 
 
 def row(op: str, padding_idx: Any, n: int) -> int | None:
-    """padding_idx as one of n rows, counted from the first. IndexError beyond them."""
-    if padding_idx is None:
-        return None
-    (index,) = integers(op, "padding_idx", padding_idx, 1, -n)
-    if not index < n:
-        raise IndexError(f"{op}: expected padding_idx in [{-n}, {n - 1}], got {index}")
-    return index % n
+    """padding_idx as one of n rows, counted from the first. ValueError beyond them."""
+    return None if padding_idx is None else integers(op, "padding_idx", padding_idx, 1, -n, n - 1)[0] % n
 
 
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *, sparse: bool = False) -> Tensor:
@@ -73,7 +64,5 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *, 
         raise ValueError(f"embedding: expected `weight` to be (V, D), got shape {w.shape}")
     rows = w.shape[0]
     in_range("embedding", index.array, rows, "the table `weight`")
-    padding_idx = row("embedding", padding_idx, rows)
-    if flag("embedding", "sparse", sparse):
-        held("SparseRows")  # an error comes now, not with the gradient
-    return Embedding.apply(index, w, padding=padding_idx, sparse=sparse)
+    sparse = flag("embedding", "sparse", sparse) and bool(held("SparseRows"))  # an error comes now, not with dw
+    return Embedding.apply(index, w, padding=row("embedding", padding_idx, rows), sparse=sparse)

@@ -161,12 +161,12 @@ def _renamed(name: str) -> Any:
     )
 
 
-def _of_held(name: str, of: Any = None) -> Any:
-    """The function of this name in `ops`, which may not be loaded yet, as a method; `of` makes another one of it."""
+def _of_held(name: str, in_place: bool = False) -> Any:
+    """The function of this name in `ops`, loaded when called, as a method, or as one that changes its tensor."""
 
     def method(x: Tensor, *args: Any, **options: Any) -> Any:
         function = held(f"ops.{name}")
-        return (function if of is None else of(function))(x, *args, **options)
+        return (held("ops.pointwise.in_place")(function) if in_place else function)(x, *args, **options)
 
     method.__name__, method.__doc__ = name, f"`torch.{name}` of this tensor."
     return method
@@ -187,9 +187,9 @@ def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
 
 TENSOR: dict[str, Any] = {
     **{name: _of_held(name) for name in METHODS.split()},
-    **{f"{name}_": _of_held(name, ops.in_place) for name in IN_PLACE.split()},
+    **{f"{name}_": _of_held(name, True) for name in IN_PLACE.split()},
     **{name: _of_held(function) for name, function in ALIASES.items()},
-    **{f"{a}_": _of_held(b, ops.in_place) for a, b in ALIASES.items() if b in _WRITTEN},
+    **{f"{a}_": _of_held(b, True) for a, b in ALIASES.items() if b in _WRITTEN},
     **{name: _to(dtype) for name, dtype in (("short", "int16"), ("byte", "uint8"), ("char", "int8"))},
     **{f"new_{name}": _new(name) for name in ("zeros", "ones", "full", "empty")},
     **{name: _drawn(name, getattr(init, name)) for name in ("uniform_", "normal_")},

@@ -13,8 +13,8 @@ import tinymp as mp
 from oracle import host, randn, rng
 from tinymp import nn, ops, optim
 from tinymp.autograd import Op
-from tinymp.ops.convert import Move
 from tinymp.ops.loss import Elementwise, Labelled, Loss
+from tinymp.ops.more.convert import Move
 from tinymp.ops.more.loss import Weighing, Weighted
 from tinymp.ops.recurrent import Recurrent
 from tinymp.ops.unary import OPS, Unary

@@ -14,12 +14,14 @@ from ...precision import POINTWISE, store, widen
 from ...tensor import Tensor
 from ..activation import relu
 from ..dot import MatMul, matmul
-from ..pointwise import add, broadcastable, clamp, div, mul, numeric, operands, stored, sub, sum_to
+from ..pointwise import add, broadcastable, div, mul, numeric, operands, stored, sub, sum_to
 from ..reduce import sum as total
-from ..shape import cat, expand, reshape, unsqueeze
+from ..shape import reshape
 from ..unary import promoted
+from .pointwise import clamp
 from .reduce import norm
 from .shape import narrow
+from .views import cat, expand, unsqueeze
 
 __all__ = ["addcdiv", "addcmul", "addmm", "atan2", "bmm", "cdist", "cosine_similarity", "diff", "dot", "floor_divide"]
 __all__ += ["fmod", "lerp", "mm", "mv", "normalize", "outer", "pairwise_distance", "prelu", "remainder"]

@@ -15,8 +15,9 @@ from ...precision import DOT, gemm, reduce, store, widen
 from ...tensor import Tensor
 from ..dot import matmul
 from ..dropout import dropout
-from ..pointwise import add, masked_fill, mul, sum_to
+from ..pointwise import add, mul, sum_to
 from ..softmax import softmax
+from .pointwise import masked_fill
 
 INF = float("inf")
 

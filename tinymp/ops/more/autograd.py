@@ -10,7 +10,7 @@ from ...events import quietly
 from ...grad_mode import no_grad
 from ...precision import POINTWISE
 from ...tensor import FIRST_ORDER, Tensor
-from ..create import ones_like
+from .create import ones_like
 from .graph import uses
 
 

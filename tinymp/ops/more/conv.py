@@ -7,7 +7,7 @@ from typing import Any
 from ...arguments import LONGEST, integers, name_all, with_axes
 from ...tensor import Tensor
 from ..conv import conv2d, conv_transpose2d
-from ..shape import squeeze, unsqueeze
+from .views import squeeze, unsqueeze
 
 __all__ = ["conv1d", "conv_transpose1d"]
 

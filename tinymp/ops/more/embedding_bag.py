@@ -9,11 +9,12 @@ from ...arguments import choice, flag, floating, name_all, tensor
 from ...precision import reduce
 from ...tensor import Tensor
 from ..embedding import embedding, row
-from ..pointwise import div, masked_fill, mul
-from ..reduce import max as largest
+from ..pointwise import div, mul
 from ..reduce import sum as total
 from ..shape import reshape
 from .arithmetic import wide
+from .pointwise import masked_fill
+from .reduce import max as largest
 
 
 def embedding_bag(

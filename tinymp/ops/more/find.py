@@ -11,13 +11,13 @@ from ...arguments import axes, axis, choice, flag, integers, name_all, number, t
 from ...dtypes import FLOATING, HALVES, float32
 from ...precision import scatter_add
 from ...tensor import Tensor
-from ..compare import all as every
-from ..compare import eq, isfinite, isnan, le, logical_and, logical_not, logical_or, ne
 from ..create import dtype_read
 from ..pointwise import add, mul, sub
 from ..reduce import sum as total
 from ..shape import reshape
 from ..unary import abs
+from .compare import all as every
+from .compare import eq, isfinite, isnan, le, logical_and, logical_not, logical_or, ne
 
 __all__ = ["allclose", "bincount", "count_nonzero", "equal", "isclose", "logical_xor", "nonzero", "one_hot", "unique"]
 __all__ += ["bucketize", "searchsorted"]

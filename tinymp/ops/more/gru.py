@@ -12,8 +12,8 @@ from ...precision import gemm, reduce, store, widen
 from ...tensor import Tensor
 from ..dot import linear
 from ..recurrent import Recurrent, Steps, check, sequence_steps, times
-from ..shape import chunk
 from ..unary import sigmoid, sigmoid_of, tanh
+from .views import chunk
 
 
 class GRU(Recurrent):

@@ -1,4 +1,4 @@
-"""Changes in place as PyTorch's programs mean them: of a tensor in a graph, that it becomes the result of an op."""
+"""Changes in place: outside the graph; and as PyTorch's programs mean them, a tensor that becomes an op's result."""
 
 from __future__ import annotations
 
@@ -8,10 +8,37 @@ from opcode import opname
 from sys import _getframe, getrefcount
 from typing import Any
 
-from ...dtypes import FLOATING
-from ...grad_mode import enable_grad, is_grad_enabled
+from ...arguments import named
+from ...dtypes import FLOATING, HALVES
+from ...grad_mode import enable_grad, is_grad_enabled, no_grad
 from ...tensor import Tensor, tensor
-from .. import in_place
+from ..pointwise import add, div, mul, sub
+from .pointwise import clamp, masked_fill
+
+
+def in_place(function: Any) -> Any:
+    """The method that writes the function of a tensor into it, outside the graph.
+
+    Of a weight it is that of the master, of an FP16 gradient that of its numbers in FP32; FP16 operands are widened.
+    """
+
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        self.require_outside_graph(method.__name__, *args, *options.values())
+        with no_grad():
+            if self.weight is not None:
+                args = tuple([x.float() if getattr(x, "dtype", None) in HALVES else x for x in args])
+            own = self.array if self.weight is None else self.wide().array
+            value = function(self.result(own, False), *args, **options)
+        if value.dtype in FLOATING and self.dtype not in FLOATING:
+            raise TypeError(f"{method.__name__}: the result is {value.dtype}, which {self.dtype} does not hold")
+        return self.overwrite(method.__name__, value)
+
+    method.__name__ = f"{function.__name__}_"
+    return named(method)
+
+
+# x.add_(y) writes add(x, y) into x
+add_, sub_, mul_, div_, clamp_, masked_fill_ = map(in_place, (add, sub, mul, div, clamp, masked_fill))
 
 
 def alone(x: Tensor, *others: Any) -> bool:

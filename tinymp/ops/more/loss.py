@@ -12,16 +12,17 @@ from ...grad_mode import no_grad
 from ...precision import reduce, store, widen
 from ...tensor import Tensor
 from .. import loss as core
-from ..compare import any as some
-from ..compare import eq, lt, ne
 from ..loss import BCEWithLogits, Elementwise, Labelled, Loss, MSELoss, check_labels, check_reduction, class_axis
-from ..pointwise import add, broadcastable, clamp, div, masked_fill, minimum, mul, neg, sub, where
+from ..pointwise import add, broadcastable, div, mul, sub
 from ..reduce import mean
 from ..reduce import sum as total
-from ..shape import unsqueeze
 from ..unary import exp, log, square
 from .arithmetic import cosine_similarity, pairwise_distance, wide
+from .compare import any as some
+from .compare import eq, lt, ne
+from .pointwise import clamp, masked_fill, minimum, neg, where
 from .unary import softplus
+from .views import unsqueeze
 
 __all__ = ["cosine_embedding_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss"]
 __all__ += ["margin_ranking_loss", "nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss"]

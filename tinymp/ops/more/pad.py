@@ -10,7 +10,7 @@ from ...arguments import LONGEST, choice, constant, name_all, sizes, tensor
 from ...autograd import Array, Op
 from ...precision import MOVEMENT, scalar
 from ...tensor import Tensor
-from ..index import Index
+from .index import Index
 
 __all__ = ["pad"]
 

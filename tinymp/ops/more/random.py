@@ -1,5 +1,5 @@
-"""bernoulli, multinomial and normal: random numbers with given parameters, drawn on the host from `manual_seed`'s
-generator, so that one seed gives the same on every device, without gradients. And dropout of whole channels.
+"""Random numbers: uniform, integers, permutations, and with given parameters: bernoulli, multinomial, normal. Drawn on
+the host from `manual_seed`'s generator: one seed gives the same on every device. And dropout of whole channels.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import flag, floating, integers, name_all, number
-from ...dtypes import float32, float64
+from ...arguments import flag, floating, integer, integers, name_all, number, tensor
+from ...autograd import Array
+from ...dtypes import FLOATING, bfloat16, float16, float32, float64, patterns
 from ...precision import reduce, to_dtype
 from ...tensor import Tensor
-from ..pointwise import broadcastable, masked_fill, mul
-from ..random import drawn, floating_dtype
+from ..create import dtype_of, dtype_read
+from ..pointwise import broadcastable, mul
+from ..random import drawn, floating_dtype, randn
+from .pointwise import masked_fill
 
-__all__ = ["bernoulli", "dropout1d", "dropout2d", "multinomial", "normal"]
+__all__ = ["bernoulli", "dropout1d", "dropout2d", "multinomial", "normal", "rand", "rand_like"]
+__all__ += ["randint", "randn_like", "randperm"]
 
 
 @contextmanager
@@ -120,6 +124,71 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Zero each channel of input (N, C, H, W) or, as in PyTorch, (N, C, L) or (N, C); see `dropout1d`."""
     return _dropout("dropout2d", input, p, training, (2, 3, 4), 2)
+
+
+def _integer_dtype(op: str, dtype: Any, least: int, most: int) -> np.dtype:
+    """The user's dtype, or int64. ValueError unless it holds each integer from least to most."""
+    found, low, high = dtype_of(op, dtype, "int64"), 0, 1
+    if found in FLOATING:
+        high = 2 * patterns(found)[1]  # from there on, it holds every other one
+        low = -high
+    elif found.kind != "b":
+        low, high = max(np.iinfo(found).min, -(2**63)), min(np.iinfo(found).max, 2**63 - 1)
+    if not low <= least <= most + 1 <= high + 1:
+        raise ValueError(f"{op}: expected integers that {found} can tell apart, [{low}, {high}], got [{least}, {most}]")
+    return found
+
+
+def _uniform(generator: np.random.Generator, shape: tuple, dtype: np.dtype) -> Array:
+    """Numbers in [0, 1) that dtype holds exactly: rounding others could give 1."""
+    if dtype == float64:
+        return generator.random(shape)
+    values = backend.cpu.uniform(shape)
+    steps = {float16: 2.0**11, bfloat16: 2.0**8}.get(dtype)
+    return np.floor(values * steps) / steps if steps else values
+
+
+def rand(*size: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
+    """Uniform on [0, 1), of shape `size` (integers or one tuple). As in PyTorch, multiples of 2^-11 in FP16, of 2^-8 in
+    BF16.
+    """
+    return drawn("rand", _uniform, size, floating_dtype("rand", dtype), device, requires_grad)
+
+
+def _like(op: str, x: Tensor, dtype: Any, device: str | None) -> dict[str, Any]:
+    """dtype and device, which are x's unless given."""
+    tensor(op, "input", x)
+    return {"dtype": dtype_read(x) if dtype is None else dtype, "device": x.device if device is None else device}
+
+
+def rand_like(input: Tensor, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
+    """`rand` of input's shape; dtype and device too, unless given."""
+    given = _like("rand_like", input, dtype, device)
+    return rand(input.shape, **given, requires_grad=requires_grad)
+
+
+def randn_like(input: Tensor, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
+    """`randn` of input's shape; dtype and device too, unless given."""
+    given = _like("randn_like", input, dtype, device)
+    return randn(input.shape, **given, requires_grad=requires_grad)
+
+
+def randint(low: int, high: Any = None, size: Any = None, *, dtype: Any = None, device: str | None = None) -> Tensor:
+    """Integers from low to high - 1, of shape `size`; randint(high, size) starts at 0. ValueError unless low < high."""
+    first, end, shape = (0, low, high) if size is None else (low, high, size)
+    if None in (integer(first), integer(end)):
+        raise TypeError(f"randint: expected integers for `low` and `high`, got {first!r} and {end!r}")
+    if not first < end:
+        raise ValueError(f"randint: expected low < high, got {first} and {end}")
+    found = _integer_dtype("randint", dtype, first, end - 1)
+    return drawn("randint", lambda generator, shape, _: generator.integers(first, end, shape), (shape,), found, device)
+
+
+def randperm(n: int, *, dtype: Any = None, device: str | None = None) -> Tensor:
+    """The integers from 0 to n - 1 in a random order. ValueError for more than dtype can tell apart."""
+    (n,) = integers("randperm", "n", n, 1, 0)
+    found = _integer_dtype("randperm", dtype, 0, n - 1)
+    return drawn("randperm", lambda generator, shape, _: generator.permutation(*shape), (n,), found, device)
 
 
 name_all(globals())

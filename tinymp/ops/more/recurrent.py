@@ -17,8 +17,8 @@ from ...precision import gemm, reduce, store, widen
 from ...tensor import Tensor, array_of
 from ..dot import linear
 from ..recurrent import LSTM, Steps, check, state_pair, times
-from ..shape import chunk
 from ..unary import sigmoid, tanh
+from .views import chunk
 
 __all__ = ["lstm_cell"]
 

@@ -14,10 +14,12 @@ from ...autograd import Array, Op
 from ...precision import MOVEMENT
 from ...tensor import Tensor
 from ..index import getitem
-from ..pointwise import broadcastable, masked_fill
-from ..shape import cat, expand, permute, reshape, split, squeeze, transpose, unsqueeze
+from ..pointwise import broadcastable
+from ..shape import reshape, transpose
 from .index import gather, index_select
 from .pad import pad
+from .pointwise import masked_fill
+from .views import cat, expand, permute, split, squeeze, unsqueeze
 
 __all__ = ["broadcast_tensors", "broadcast_to", "diag", "diagonal", "flip", "hstack", "masked_select", "meshgrid"]
 __all__ += ["movedim", "narrow"]

@@ -1,29 +1,29 @@
 """Functions of one tensor, element by element, beyond those of ops/activation.py and ops/unary.py."""
 
-# mypy: disable-error-code="empty-body"
-
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import numpy as np
 
-from ...arguments import axis, choice, constant, floating, name_all, number, tensor
+from ...arguments import axis, called, choice, constant, floating, name_all, number, tensor
 from ...autograd import Array, Op
 from ...backend.devices import Device
 from ...dtypes import float32, float64
 from ...precision import POINTWISE, store, widen
 from ...tensor import Tensor
 from ..pointwise import mul, numeric
-from ..shape import chunk
 from ..unary import Unary, sigmoid, sigmoid_of, unary
+from .views import chunk
 
 __all__ = ["acos", "asin", "atan", "ceil", "celu", "cosh", "elu", "erf", "erfinv", "expm1", "floor", "gelu", "glu"]
 __all__ += ["hardsigmoid", "hardswish", "hardtanh", "log1p", "log2", "log10", "logsigmoid", "mish", "relu6"]
-__all__ += ["round", "selu", "sinh", "softplus", "softsign", "tan", "threshold", "trunc"]
+__all__ += ["round", "selu", "sign", "silu", "sinh", "softplus", "softsign", "tan", "threshold", "trunc"]
+
+
+Made = Callable[[Tensor], Tensor]
 
 
 def softplus_of(op: Op, x: Array) -> Array:
@@ -220,36 +220,6 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return mul(a, sigmoid(b))
 
 
-@unary(
-    "y = x min(max(x + 3, 0), 6) / 6 (Howard et al., 2019);  y' = 0 up to -3, 1 from 3 on, x / 3 + 1 / 2 between.",
-    _hardswish,
-    _slope_of_hardswish,
-    check=floating,
-)
-def hardswish(input: Tensor) -> Tensor:
-    """input * relu6(input + 3) / 6."""
-
-
-@unary(
-    "y = x tanh(s) with s = ln(1 + e^x) (Misra, 2019);  y' = tanh s + x sigmoid(x) (1 - tanh^2 s).",
-    lambda op, x: x * _gate_of_mish(op, x),
-    _slope_of_mish,
-    check=floating,
-)
-def mish(input: Tensor) -> Tensor:
-    """input * tanh(softplus(input))."""
-
-
-@unary(
-    "y = -ln(1 + e^-x);  y' = sigmoid(-x).",
-    lambda op, x: -softplus_of(op, -x),
-    lambda op, x: sigmoid_of(op, -x),
-    check=floating,
-)
-def logsigmoid(input: Tensor) -> Tensor:
-    """ln sigmoid(input), without overflow."""
-
-
 # erf x = 2 / sqrt pi (x - x^3 / 3 + x^5 / 10 - ...); from the 13th on, terms at 1/2 are below FP64's rounding
 _ERF = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(13)]
 # Klambauer et al., 2017: the fixed point of mean 0 and variance 1
@@ -289,27 +259,21 @@ def _slope_of_softsign(op: Op, x: Array) -> Array:
     return 1 / op.xp.square(1 + op.xp.abs(x))
 
 
-def _steps(name: str) -> Callable:
-    """Make y = NumPy's function of x, whose gradient is 0; integers come back in a copy, as in PyTorch."""
-    formula = f"y = {name} x, as NumPy calls it;  dx = 0."
-    make = unary(formula, lambda op, x: getattr(op.xp, name)(x), lambda op, x: op.xp.zeros_like(x))
+def _steps(name: str, ufunc: str, says: str) -> Callable[[Tensor], Tensor]:
+    """y = NumPy's function of x, whose gradient is 0; integers come back in a copy, as in PyTorch."""
+    df = lambda op, x: op.xp.zeros_like(x)  # noqa: E731
+    made = unary(name, says, f"y = {ufunc} x, as NumPy calls it;  dx = 0.", lambda op, x: getattr(op.xp, ufunc)(x), df)
 
-    def of(function: Any) -> Any:
-        made = make(function)
+    def function(input: Tensor) -> Tensor:
+        x = numeric(name, tensor(name, "input", input))
+        return x.clone() if x.dtype.kind in "iu" else made(x)
 
-        @wraps(function)
-        def call(input: Tensor) -> Tensor:
-            x = numeric(function.__name__, tensor(function.__name__, "input", input))
-            return x.clone() if x.dtype.kind in "iu" else made(x)
-
-        return call
-
-    return of
+    return called(function, name, says, __name__)
 
 
-@unary("y = erf x;  y' = 2 / sqrt(pi) e^(-x^2).", _erf, lambda op, x: op.xp.exp(-x * x) * (2 / math.sqrt(math.pi)))
-def erf(input: Tensor) -> Tensor:
-    """The error function, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to input."""
+def _numbers(op: str, name: str, x: Any) -> Tensor:
+    """x; TypeError if it is no Tensor, or holds truths."""
+    return numeric(op, tensor(op, name, x))
 
 
 # Rational approximations of erf^-1: x P(x^2) / Q(x^2) up to 0.7; beyond, of sqrt(-ln((1 - x) / 2)). Both within 1e-3.
@@ -338,77 +302,8 @@ def _erfinv(op: Op, v: Array) -> Array:
     return op.device.where(xp.abs(v) == 1, v * math.inf, y)
 
 
-@unary(
-    "y = erf^-1 x;  y' = sqrt(pi) / 2 e^(y^2).",
-    _erfinv,
-    lambda op, x: op.xp.exp(_erfinv(op, x) ** 2) * (math.sqrt(math.pi) / 2),
-)
-def erfinv(input: Tensor) -> Tensor:
-    """The number whose `erf` input is; infinite at -1 and 1, nan beyond."""
-
-
-@unary("y = ln(1 + x);  y' = 1 / (1 + x).", lambda op, x: op.xp.log1p(x), lambda op, x: 1 / (1 + x))
-def log1p(input: Tensor) -> Tensor:
-    """ln(1 + input), exact near 0; -inf at -1, nan below."""
-
-
-@unary("y = e^x - 1;  y' = e^x.", lambda op, x: op.xp.expm1(x), lambda op, x: op.xp.exp(x))
-def expm1(input: Tensor) -> Tensor:
-    """exp(input) - 1, exact near 0."""
-
-
-@unary("y = ln x / ln 2;  y' = 1 / (x ln 2).", lambda op, x: op.xp.log2(x), lambda op, x: 1 / (x * math.log(2)))
-def log2(input: Tensor) -> Tensor:
-    """The logarithm to the base 2; -inf at 0, nan below."""
-
-
-@unary("y = ln x / ln 10;  y' = 1 / (x ln 10).", lambda op, x: op.xp.log10(x), lambda op, x: 1 / (x * math.log(10)))
-def log10(input: Tensor) -> Tensor:
-    """The logarithm to the base 10; -inf at 0, nan below."""
-
-
-@unary("y = tan x;  y' = 1 / cos^2 x.", lambda op, x: op.xp.tan(x), lambda op, x: 1 / op.xp.square(op.xp.cos(x)))
-def tan(input: Tensor) -> Tensor:
-    """The tangent of an angle in radians."""
-
-
-@unary("y = atan x;  y' = 1 / (1 + x^2).", lambda op, x: op.xp.arctan(x), lambda op, x: 1 / (1 + x * x))
-def atan(input: Tensor) -> Tensor:
-    """The angle, within pi / 2 of 0, whose tangent is input."""
-
-
-@unary("y = asin x;  y' = 1 / sqrt(1 - x^2).", lambda op, x: op.xp.arcsin(x), lambda op, x: 1 / _other_leg(op, x))
-def asin(input: Tensor) -> Tensor:
-    """The angle, within pi / 2 of 0, whose sine is input; nan beyond 1."""
-
-
-@unary("y = acos x;  y' = -1 / sqrt(1 - x^2).", lambda op, x: op.xp.arccos(x), lambda op, x: -1 / _other_leg(op, x))
-def acos(input: Tensor) -> Tensor:
-    """The angle, from 0 to pi, whose cosine is input; nan beyond 1."""
-
-
 def _other_leg(op: Op, x: Array) -> Array:
     return op.xp.sqrt((1 - x) * (1 + x))
-
-
-@unary("y = sinh x;  y' = cosh x.", lambda op, x: op.xp.sinh(x), lambda op, x: op.xp.cosh(x))
-def sinh(input: Tensor) -> Tensor:
-    """The hyperbolic sine; infinite in FP16 from 11.79 on."""
-
-
-@unary("y = cosh x;  y' = sinh x.", lambda op, x: op.xp.cosh(x), lambda op, x: op.xp.sinh(x))
-def cosh(input: Tensor) -> Tensor:
-    """The hyperbolic cosine; infinite in FP16 from 11.79 on."""
-
-
-@unary("y = x / d, d = 1 + |x|;  y' = 1 / d^2.", lambda op, x: x / (1 + abs(x)), _slope_of_softsign)
-def softsign(input: Tensor) -> Tensor:
-    """input / (1 + |input|); nan at infinities, as in PyTorch."""
-
-
-@unary("y = c x where x > 0, else c a (e^x - 1) (Klambauer et al., 2017).", _selu, _slope_of_selu, check=floating)
-def selu(input: Tensor) -> Tensor:
-    """1.0507 input where positive, else 1.7581 (exp(input) - 1): the layers' outputs approach mean 0 and variance 1."""
 
 
 def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
@@ -418,34 +313,63 @@ def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
     return CELU.apply(floating("celu", "input", input), alpha=a)
 
 
-@unary(
+def _silu_slope(op: Op, x: Array) -> Array:
+    s = sigmoid_of(op, x)
+    return s * (1 + x * (1 - s))
+
+
+# fmt: off
+hardswish: Made = unary("hardswish", "input * relu6(input + 3) / 6.",
+    "y = x min(max(x + 3, 0), 6) / 6 (Howard et al., 2019);  y' = 0 up to -3, 1 from 3 on, x / 3 + 1 / 2 between.",
+    _hardswish, _slope_of_hardswish, check=floating)
+mish: Made = unary("mish", "input * tanh(softplus(input)).",
+    "y = x tanh(s) with s = ln(1 + e^x) (Misra, 2019);  y' = tanh s + x sigmoid(x) (1 - tanh^2 s).",
+    lambda op, x: x * _gate_of_mish(op, x), _slope_of_mish, check=floating)
+logsigmoid: Made = unary("logsigmoid", "ln sigmoid(input), without overflow.",
+    "y = -ln(1 + e^-x);  y' = sigmoid(-x).",
+    lambda op, x: -softplus_of(op, -x), lambda op, x: sigmoid_of(op, -x), check=floating)
+erf: Made = unary("erf", "The error function, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to input.",
+    "y = erf x;  y' = 2 / sqrt(pi) e^(-x^2).", _erf, lambda op, x: op.xp.exp(-x * x) * (2 / math.sqrt(math.pi)))
+erfinv: Made = unary("erfinv", "The number whose `erf` input is; infinite at -1 and 1, nan beyond.",
+    "y = erf^-1 x;  y' = sqrt(pi) / 2 e^(y^2).",
+    _erfinv, lambda op, x: op.xp.exp(_erfinv(op, x) ** 2) * (math.sqrt(math.pi) / 2))
+log1p: Made = unary("log1p", "ln(1 + input), exact near 0; -inf at -1, nan below.",
+    "y = ln(1 + x);  y' = 1 / (1 + x).", lambda op, x: op.xp.log1p(x), lambda op, x: 1 / (1 + x))
+expm1: Made = unary("expm1", "exp(input) - 1, exact near 0.",
+    "y = e^x - 1;  y' = e^x.", lambda op, x: op.xp.expm1(x), lambda op, x: op.xp.exp(x))
+log2: Made = unary("log2", "The logarithm to the base 2; -inf at 0, nan below.",
+    "y = ln x / ln 2;  y' = 1 / (x ln 2).", lambda op, x: op.xp.log2(x), lambda op, x: 1 / (x * math.log(2)))
+log10: Made = unary("log10", "The logarithm to the base 10; -inf at 0, nan below.",
+    "y = ln x / ln 10;  y' = 1 / (x ln 10).", lambda op, x: op.xp.log10(x), lambda op, x: 1 / (x * math.log(10)))
+tan: Made = unary("tan", "The tangent of an angle in radians.",
+    "y = tan x;  y' = 1 / cos^2 x.", lambda op, x: op.xp.tan(x), lambda op, x: 1 / op.xp.square(op.xp.cos(x)))
+atan: Made = unary("atan", "The angle, within pi / 2 of 0, whose tangent is input.",
+    "y = atan x;  y' = 1 / (1 + x^2).", lambda op, x: op.xp.arctan(x), lambda op, x: 1 / (1 + x * x))
+asin: Made = unary("asin", "The angle, within pi / 2 of 0, whose sine is input; nan beyond 1.",
+    "y = asin x;  y' = 1 / sqrt(1 - x^2).", lambda op, x: op.xp.arcsin(x), lambda op, x: 1 / _other_leg(op, x))
+acos: Made = unary("acos", "The angle, from 0 to pi, whose cosine is input; nan beyond 1.",
+    "y = acos x;  y' = -1 / sqrt(1 - x^2).", lambda op, x: op.xp.arccos(x), lambda op, x: -1 / _other_leg(op, x))
+sinh: Made = unary("sinh", "The hyperbolic sine; infinite in FP16 from 11.79 on.",
+    "y = sinh x;  y' = cosh x.", lambda op, x: op.xp.sinh(x), lambda op, x: op.xp.cosh(x))
+cosh: Made = unary("cosh", "The hyperbolic cosine; infinite in FP16 from 11.79 on.",
+    "y = cosh x;  y' = sinh x.", lambda op, x: op.xp.cosh(x), lambda op, x: op.xp.sinh(x))
+softsign: Made = unary("softsign", "input / (1 + |input|); nan at infinities, as in PyTorch.",
+    "y = x / d, d = 1 + |x|;  y' = 1 / d^2.", lambda op, x: x / (1 + abs(x)), _slope_of_softsign)
+selu: Made = unary("selu", "1.0507 input where positive, else 1.7581 (exp(input) - 1): means come near 0, variances 1.",
+    "y = c x where x > 0, else c a (e^x - 1) (Klambauer et al., 2017).", _selu, _slope_of_selu, check=floating)
+hardsigmoid: Made = unary("hardsigmoid", "relu6(input + 3) / 6.",
     "y = min(max(x + 3, 0), 6) / 6;  y' = 1 / 6 strictly within 3 of 0, else 0.",
-    lambda op, x: op.xp.clip(x + 3, 0, 6) / 6,
-    lambda op, x: (op.xp.abs(x) < 3) * x.dtype.type(1 / 6),
-    check=floating,
-)
-def hardsigmoid(input: Tensor) -> Tensor:
-    """relu6(input + 3) / 6."""
-
-
-@_steps("floor")
-def floor(input: Tensor) -> Tensor:
-    """The largest whole number up to input. Its gradient is 0."""
-
-
-@_steps("ceil")
-def ceil(input: Tensor) -> Tensor:
-    """The smallest whole number from input on. Its gradient is 0."""
-
-
-@_steps("rint")
-def round(input: Tensor) -> Tensor:
-    """The whole number next to input, an even one if two are as near. Its gradient is 0."""
-
-
-@_steps("trunc")
-def trunc(input: Tensor) -> Tensor:
-    """input without what is behind the point. Its gradient is 0."""
+    lambda op, x: op.xp.clip(x + 3, 0, 6) / 6, lambda op, x: (op.xp.abs(x) < 3) * x.dtype.type(1 / 6), check=floating)
+floor: Made = _steps("floor", "floor", "The largest whole number up to input. Its gradient is 0.")
+ceil: Made = _steps("ceil", "ceil", "The smallest whole number from input on. Its gradient is 0.")
+round: Made = _steps("round", "rint", "The whole number next to input, even if two are as near. Its gradient is 0.")
+trunc: Made = _steps("trunc", "trunc", "input without what is behind the point. Its gradient is 0.")
+silu: Made = unary("silu", "input * sigmoid(input).",
+    "y = x s, s = sigmoid(x);  y' = s + y (1 - s).", lambda op, x: x * sigmoid_of(op, x), _silu_slope, check=floating)
+sign: Made = unary("sign", "-1, 0 or 1 as input is negative, 0 or positive; 0 for nan. Its gradient is 0.",
+    "y = -1, 0 or 1 as x is negative, 0 (or nan) or positive;  dx = 0.",
+    lambda op, x: op.device.select(op.xp.equal(x, x), op.xp.sign(x)), lambda op, x: op.xp.zeros_like(x), check=_numbers)
+# fmt: on
 
 
 name_all(globals())
