@@ -485,7 +485,7 @@ SIGNATURE = re.compile(
 )
 NUMPY = re.compile(  # its words say enough of an index, or of a power of integers
     r"is out of bounds for axis|out of bounds for \w+|too many indices for array|can only have a single ellipsis"
-    r"|slice indices must be integers|Integers to negative integer powers"
+    r"|slice indices must be integers|Python int too large|Integers to negative integer powers"
 )
 
 

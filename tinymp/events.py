@@ -246,7 +246,7 @@ def quietly(work: Callable[..., Result], *args: Any, **options: Any) -> Result:
 
 PACKAGE = str(Path(__file__).parent) + os.sep
 _SHIPPED = PACKAGE + "share" + os.sep  # programs that a wheel brings (lab/shipped.py) are as the user's own
-NAMES = {"dtype"}  # by which errors call what is public, and ops
+NAMES = {"dtype", "len"}  # by which errors call what is public, and ops
 
 
 def inside(frame: FrameType) -> bool:

@@ -38,7 +38,7 @@ LEFT_OUT = {
     "nn.PackedSequence PackedSequence.to": "pack_padded_sequence makes it, and Tensor moves its data",
     "*.op": "forward of the layer",
     "nn.Identity": "takes anything, as in PyTorch",
-    "Tensor.clone Tensor.float Tensor.double Tensor.bool Tensor.cpu": "no argument but the tensor: one line each",
+    "Tensor.float Tensor.double Tensor.bool Tensor.cpu": "no argument but the tensor: one line each",
 }
 
 
