@@ -16,6 +16,15 @@ from matplotlib import pyplot as plt
 
 pytestmark = pytest.mark.cpu
 LESSONS = source.lessons()
+
+
+@pytest.fixture(autouse=True)
+def _style():
+    """A lesson sets matplotlib's style; what else runs in this process keeps its own."""
+    with matplotlib.rc_context():
+        yield
+
+
 MISTAKES = Path(__file__).parent / "mistakes"
 SYLLABUS = (Path(__file__).parents[2] / "course" / "README.md").read_text(encoding="utf-8")
 LENGTH = re.compile(r"^([A-Z]+ = )\d+  # of each training.*", re.MULTILINE)

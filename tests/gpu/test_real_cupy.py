@@ -19,7 +19,7 @@ import pytest
 
 import tinymp
 from cuda_on_cpu import cublas
-from tinymp.ops import compare
+from tinymp.ops.more import compare
 
 PACKAGE = pathlib.Path(tinymp.__file__).parent
 FOLDERS = (PACKAGE, PACKAGE.parent / "benchmarks")

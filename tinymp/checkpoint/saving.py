@@ -73,12 +73,12 @@ def load_parts(path: str | os.PathLike, objects: dict[str, Any]) -> dict[str, An
             backend.manual_seed(zlib.crc32(str(random).encode()) + here.rank)
         return parts
     except BaseException as error:
-        backend.set_rng_state(generators)
         for name in taken:
             state, attributes = before[name]
             with suppress(TypeError, ValueError):  # infinite weights, which no load takes
                 _take(objects[name], state)
             getattr(objects[name], "__dict__", {}).update(attributes)  # where a loader is, in a loop under way
+        backend.set_rng_state(generators)  # last: a part may have drawn to take its state
         if isinstance(error, (TypeError, ValueError)):
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"load: `{taken[-1]}` of {path}: {error}") from error

@@ -114,7 +114,8 @@ class Batches:
         order = np.arange(len(self.dataset))
         if self.shuffle:
             order = (self.generator or random_generator("DataLoader", None, None)).permutation(len(order))
-        return (order[i : i + self.size] for i in range(0, len(self) * self.size, self.size))
+        # no generator, which an interrupt would end
+        return iter([order[i : i + self.size] for i in range(0, len(self) * self.size, self.size)])
 
 
 def load(dataset: Any, numbers: np.ndarray, collate_fn: Callable | None) -> Any:

@@ -270,6 +270,7 @@ def ops_of(thing: Any) -> list[type[Op]]:
             _FIRST.index(op.kind),
             not ROUNDED.get(op.name, ROUNDED["eq"]).forward,  # a fused op says more of a layer than a product beside it
             op.gradient is None,
+            ".more." in op.__module__,
         ),
     )
 
