@@ -25,7 +25,7 @@ PACKAGE = pathlib.Path(tinymp.__file__).parent
 FOLDERS = (PACKAGE, PACKAGE.parent / "benchmarks")
 HOST = {"cpu.py"}  # its `xp` is NumPy
 # Names that the source puts together: getattr(xp, name)
-COMPUTED = {compare.UFUNCS.get(name, name) for name in compare.OPS} | {
+COMPUTED = {op.ufunc for op in compare.OPS.values()} | {
     "all",
     "any",
     "argmax",
