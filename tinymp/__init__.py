@@ -22,7 +22,7 @@ from typing import Any as _Any
 from . import arguments as _arguments
 from . import backend, data, nn, ops, optim
 from .arguments import name_all as _name_all
-from .backend import __version__, default_device, device, get_rng_state, info, manual_seed, set_rng_state, synchronize
+from .backend import __version__, default_device, device, get_rng_state, manual_seed, set_rng_state, synchronize
 from .backend.extras import hint as _hint
 from .dtypes import bfloat16, float16, float32, float64
 from .events import Observer, observe
@@ -42,6 +42,7 @@ _NAMES = {
     "study.tensor_core": "tensor_core",
     **{package: package for package in ("audit", "course", "lab", "parallel")},
     "audit.bytes": "saved_nbytes",
+    "audit.machine": "info",
     "audit.first": "optim.scaler.watch_backward",
     "gpu.capture": "capture",
     "checkpoint": "Checkpointer load load_weights save save_weights",
@@ -110,7 +111,7 @@ _NAMES = {
     "ops.more.random": """bernoulli dropout1d dropout2d multinomial normal rand rand_like randint randn_like
         randperm""",
     "ops.more.recurrent": "lstm_cell recurrent.ProjectedLSTM recurrent.packed_steps",
-    "ops.more.reduce": "amax amin argmin cumprod cumsum logsumexp max min norm prod std var",
+    "ops.more.reduce": "amax amin argmin cumprod cumsum logsumexp max min norm prod reduce.running_sums std var",
     "ops.more.resize": "interpolate pixel_shuffle",
     "ops.more.shape": """broadcast_tensors broadcast_to diag diagonal flip hstack masked_select meshgrid movedim narrow
         repeat repeat_interleave roll swapaxes take_along_dim tile tril triu unbind unflatten vstack""",
@@ -132,6 +133,7 @@ if TYPE_CHECKING:
     from . import course, lab, parallel, study
     from .audit import audit  # type: ignore[no-redef]
     from .audit.bytes import saved_nbytes
+    from .audit.machine import info
     from .checkpoint import Checkpointer, load, load_weights, save, save_weights
     from .gpu.capture import capture
     from .ops.more.create import arange, empty_like, eye, linspace, ones_like, zeros_like

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from typing import Any
 
 import numpy as np
 
 from . import backend
 from .arguments import flag, named_by_class
-from .autograd import Array, Op, Variable, put, values_of, with_values
+from .autograd import Array, Variable, put, values_of, with_values
+from .backend.extras import Held
 from .dtypes import FLOATING, HALVES, float32, require_fit
 from .events import here, tell
 from .precision import FP32, UPDATE, Policy, store, to_dtype
@@ -47,26 +47,8 @@ class Weights(Tensor):
         """The same two arrays outside the graph."""
         return self._same()
 
-    def wide(self) -> Tensor:
-        """The master in its place in the graph, for an op that the user's program calls itself (`autograd.taken`)."""
-        made = Wide.__new__(Wide)
-        Variable.__init__(made, self.numbers, self.requires_grad, self.grad_fn, self.output_nr)
-        made._version, made.weight = self._version, self
-        return made
-
-    def selected(self, op: Op, made: Tensor) -> Tensor:
-        """`made`, which op has selected of the working copy, with the same part of the master: weights again.
-
-        Rows that are looked up for a backward pass remain FP16: a lookup begins a forward pass.
-        """
-        if made.requires_grad and backend.owner_of(made.array) is not backend.owner_of(self.array) and op.gradient:
-            return made
-        part = copy(op).run("forward", [self.master], op.options)
-        weights = self._same()
-        Variable.__init__(weights, made.array, made.requires_grad, made.grad_fn, made.output_nr)
-        weights._version = made._version
-        weights._master = part[made.output_nr] if isinstance(part, tuple) else part
-        return weights
+    wide, selected = Held("nn.more.weights.wide"), Held("nn.more.weights.selected")
+    __setstate__ = Held("nn.more.weights.__setstate__")
 
     @property
     def numbers(self) -> Array:
@@ -76,12 +58,6 @@ class Weights(Tensor):
         numbers = self._master.view()
         numbers.flags.writeable = False
         return numbers
-
-    def __setstate__(self, state: tuple) -> None:
-        """For copy and pickle: the two arrays as they were, the working copy read-only again, and no gradient."""
-        for name, value in {**state[1], "grad_array": None, "grad_scale": 1.0}.items():
-            setattr(self, name, _writeable(value))
-        self.lock()
 
     def lock(self, locked: bool = True) -> None:
         """Make a working copy read-only (or writeable), where arrays can be (CuPy's cannot)."""
@@ -139,16 +115,6 @@ class Weights(Tensor):
         full = Tensor(self.master.copy())
         full[index] = value
         self.overwrite("setitem", full)
-
-
-class Wide(Tensor):
-    """The master of `weight` as an op reads it: read-only where there is a copy, which would not learn of a change."""
-
-    __slots__ = ("weight",)
-
-    def wide(self) -> Wide:
-        """Itself."""
-        return self
 
 
 class Parameter(Weights):
@@ -210,29 +176,7 @@ class Parameter(Weights):
         # ops that saved the old array keep its version counter
         return {**new, "_version": [0], "grad_array": None, "grad_scale": 1.0}
 
-    def moved_to(self, device: str) -> dict[str, Any]:
-        """What `replace` must set to move it to a device; nothing changes yet."""
-        to = backend.get(device)
-        master = None if self._master is None else to.asarray(self._master)
-        grad = self.grad_array.dense() if hasattr(self.grad_array, "dense") else self.grad_array
-        grad = None if grad is None else to.asarray(grad)
-        return {"array": to.asarray(self.array), "_master": master, "grad_array": grad, "_version": [0]}
-
-    def __repr__(self) -> str:
-        master = f", master {self._master.dtype}" if self._master is not None else ""
-        name = f"{self.name}: " if self.name else ""
-        values = np.array2string(backend.to_cpu(self.numbers), precision=4, threshold=20, prefix="Parameter(")
-        return f"Parameter({name}{values}, dtype={self.dtype}{master}, device={self.device})"
-
-
-def _writeable(x: Any) -> Any:
-    """x, or if it is an array that is read-only (which `lock` decides anew), the same to write into."""
-    if isinstance(x, np.ndarray):
-        try:
-            x.flags.writeable = True
-        except ValueError:  # of pickle, in memory of bytes
-            return x.copy()
-    return x
+    moved_to, __repr__ = Held("nn.more.weights.moved_to"), Held("nn.more.weights.__repr__")
 
 
 def replace(changes: Sequence[tuple[Any, dict[str, Any]]]) -> None:

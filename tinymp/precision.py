@@ -173,8 +173,9 @@ def scatter_add(n_rows: int, index: Array, rows: Array, like: Any) -> Array:
 
 
 def unrounded(dy: Array) -> Array:
-    """The gradient that the study of the policy in use rounded to dy (`Study.operand`), else dy: a bias's is its sum,
-    no product, as Transformer Engine takes it.
+    """The gradient that the study of the policy in use rounded to dy (`Arithmetic.operand`), else dy.
+
+    The gradient of a bias is a sum, no product, and so reads what was not rounded, as Transformer Engine does.
     """
     study = policy_in_use.get().study
     return dy if study is None else study.unrounded(dy)
@@ -236,24 +237,6 @@ KINDS = (DOT, REDUCTION, POINTWISE, MOVEMENT, LOSS, UPDATE)
 # ----------------------------------------------------------------------------------------------------------- policies
 
 
-class Study:
-    """A policy may put one in the place of the primitives' own sums and operands; see `tinymp.study`."""
-
-    def accumulator(self, field: str, like: Array) -> Any:
-        """An accumulator for `gemm` and products ("accumulate") or for `reduce` ("reduce"), over operands like `like`;
-        None leaves the primitive's own. It has a `name` and the methods product, reduce, add and scatter_add.
-        """
-        return None
-
-    def operand(self, x: Array, gradient: bool) -> Array:
-        """x as a DOT op reads it, forward or (gradient) backward."""
-        return x
-
-    def unrounded(self, x: Array) -> Array:
-        """The array that `operand` made x of."""
-        return x
-
-
 _SUMS, _KEPT = (float32, float64), (float16, float32, float64)
 _ALLOWED: dict[str, tuple] = {
     **{"storage": FLOATING, "accumulate": _SUMS, "reduce": _SUMS, "norm": _KEPT, "state": _KEPT, "exchange": _KEPT},
@@ -279,7 +262,7 @@ class Policy:
     exchange    dtype in which FP16 gradients travel between processes, and are added up there (NVG section 3)
     tf32        round the FP32 operands of products to TF32's 11 significant bits, as Tensor Cores of Ampere and later
                 can. Never unless a policy says so
-    study       None, or a Study: FP16 accumulators, split sums, FP8 operands and others
+    study       None, or a tinymp.study.Arithmetic: FP16 accumulators, split sums, FP8 operands and others
     """
 
     name: str
@@ -292,7 +275,7 @@ class Policy:
     state: np.dtype = float32
     exchange: np.dtype = float32
     tf32: bool = False
-    study: Study | None = None
+    study: Any = None
     # rule(op, args, options) gives an op's arguments as it takes them (PyTorch's autocast: torch/amp.py); buffers stay
     arguments = None  # type: Any
 
@@ -305,8 +288,8 @@ class Policy:
                 raise ValueError(f"Policy: expected {field} to be one of {known}, got {value!r}{hint}")
             if isinstance(allowed[0], np.dtype):
                 object.__setattr__(self, field, np.dtype(value))
-        if self.study is not None and not isinstance(self.study, Study):
-            raise TypeError(f"Policy: expected study to be a Study, got {self.study!r}; see tinymp.study.change")
+        if self.study is not None and not hasattr(self.study, "accumulator"):
+            raise TypeError(f"Policy: expected a study, got {self.study!r}; see tinymp.study.change")
         if self.storage == bfloat16 is not None and self.rounding != "nearest":
             raise ValueError(f"Policy: expected rounding='nearest' with BF16 storage, got {self.rounding!r}")
 
@@ -321,7 +304,7 @@ class Policy:
         return self.accumulate == self.reduce == float32 and self.rounding == "nearest" and self.study is None
 
     def accumulator(self, field: str, like: Array) -> Any:
-        """What sums in the place of a primitive, for "accumulate" or "reduce": see `Study`. None: nothing does."""
+        """A study's accumulator for "accumulate" or "reduce", or that in FP64; None: the primitive's own."""
         if self.study is not None and (studied := self.study.accumulator(field, like)) is not None:
             return studied
         return held("precision.Fp64") if getattr(self, field) == float64 and like.dtype in HALVES else None

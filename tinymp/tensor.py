@@ -10,7 +10,7 @@ import numpy as np
 
 from . import backend, dtypes
 from .autograd import Array, Backward, Op, Variable
-from .backend.extras import held
+from .backend.extras import Held
 from .dtypes import FLOATING, HALVES, float32, float64, real, require_fit
 from .events import flag, quietly, type_name
 from .grad_mode import is_grad_enabled
@@ -57,14 +57,6 @@ class Tensor(Variable):
         made = Tensor.__new__(Tensor)
         Variable.__init__(made, array, requires_grad, grad_fn, output_nr)
         return made
-
-    @classmethod
-    def extend(cls, table: dict[str, Any]) -> None:
-        """Give all Tensors further methods and properties, by their names. ValueError for a name that is taken."""
-        for name, x in table.items():
-            if hasattr(cls, name):
-                raise ValueError(f"Tensor.extend: expected new names, got '{name}', which Tensor has")
-            setattr(cls, name, x)
 
     # ---- what it is
 
@@ -321,12 +313,8 @@ class Gradient(Tensor):
         return shown if scale == 1 else f"{shown[:-1]}, loss scale {scale:g})"
 
 
-def _protocol(name: str) -> Callable[..., Any]:
-    return lambda self, *args, **options: held(f"ops.more.protocols.{name}")(self, *args, **options)
-
-
 for _name in ("array_function", "dlpack", "dlpack_device", "format", "index", "int", "iter"):
-    setattr(Tensor, f"__{_name}__", _protocol(f"__{_name}__"))
+    setattr(Tensor, f"__{_name}__", Held(f"ops.more.protocols.__{_name}__"))
 
 
 # By the ids of their leaves, those that somebody holds: `p.grad is p.grad`, as in PyTorch.

@@ -604,7 +604,7 @@ def test_what_a_study_decides_is_no_field_of_a_policy():
         Policy("mine", reduce="float16")
     with pytest.raises(TypeError, match=r"study\.change: expected fields among .*, got chunks"):
         mp.study.change(MIXED, chunks=4)
-    with pytest.raises(TypeError, match="Policy: expected study to be a Study, got 3"):
+    with pytest.raises(TypeError, match="Policy: expected a study, got 3"):
         Policy("mine", study=3)
 
 

@@ -19,7 +19,7 @@ TABLE = [
 ]
 # Of what is public by name, who calls it, or why there is no wrong call.
 LEFT_OUT = {
-    "ops.bind Tensor.extend": "tinymp itself, once",
+    "ops.bind": "tinymp itself, once",
     "init.parameter init.random_of init.write": "layers and initialisers",
     "*.cast_storage Tensor.result Tensor.require_outside_graph": "Policy.cast and Op.apply",
     "Parameter.cast_to Parameter.moved_to Weights.lock Weights.selected Weights.write": "Module, optimizers",

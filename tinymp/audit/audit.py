@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from ..arguments import flag, named, rename
-from ..backend import info
 from .accumulators import Accumulators
 from .advice import Advice, advise
 from .bytes import ByteLedger
@@ -18,6 +17,7 @@ from .found import Found
 from .histograms import Exponents
 from .ledger import WORST, Ledger, Rows, jsonable
 from .listener import Instrument, Listener
+from .machine import info
 from .pictures import pictures
 from .products import Products
 from .report import write

@@ -11,7 +11,8 @@ from typing import Any
 
 from .. import backend
 from ..autograd import Array, Op, values_of
-from ..dtypes import FLOATING, limits, patterns
+from ..dtypes import FLOATING
+from ..ops.more.limits import limits, patterns
 from ..precision import MOVEMENT, UPDATE, current_policy
 from ..study.operands import emulated
 from . import estimates

@@ -30,7 +30,6 @@ import numpy as np
 
 from .. import backend
 from ..autograd import Array, Op, values_of
-from ..backend import info
 from ..checkpoint.writing import room_for
 from ..events import here
 from ..ops.more.convert import Move
@@ -38,6 +37,7 @@ from ..parameter import Parameter
 from ..precision import UPDATE, current_policy
 from ..tensor import Tensor
 from .listener import Instrument, Place, begins_backward
+from .machine import info
 from .sampling import ByTensor, distinct, version_of_result
 from .sketch import Mark, mark
 

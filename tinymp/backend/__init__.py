@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from platform import platform, python_version
 from typing import Any
 
 import numpy as np
 
 from ..events import Setting
-from ..fast_path import enabled
 from .cpu import Cpu
 from .devices import Device
 from .extras import __version__
 from .gpu import Gpu
 
-__all__ = ["Device", "__version__", "add", "bytes_of", "cpu", "default", "default_device", "device", "get"]
-__all__ += ["get_rng_state", "gpu", "info", "manual_seed", "of", "owner_of", "set_rng_state", "synchronize", "to_cpu"]
+__all__ = ["Device", "__version__", "add", "cpu", "default", "default_device", "device", "get"]
+__all__ += ["get_rng_state", "gpu", "manual_seed", "of", "owner_of", "set_rng_state", "synchronize", "to_cpu"]
 __all__ += ["writeable"]
 
 cpu, gpu = Cpu(), Gpu()
@@ -59,13 +57,6 @@ def of(x: Any) -> Device:
 def to_cpu(x: Any) -> np.ndarray:
     """x as a NumPy array: itself, or from a GPU a copy (which waits for the GPU)."""
     return gpu.to_numpy(x) if of(x) is gpu else x
-
-
-def bytes_of(x: Any) -> memoryview:
-    """The bytes of x in the order of its elements; no buffer can hold BF16. Of a contiguous array on the CPU they are
-    its memory.
-    """
-    return np.ascontiguousarray(to_cpu(x)).reshape(-1).view(np.uint8).data
 
 
 def writeable(x: Any) -> bool:
@@ -146,22 +137,3 @@ def set_rng_state(state: dict[str, dict]) -> None:
             active[name].set_rng_state(one)
         except (TypeError, ValueError, KeyError) as error:
             raise ValueError(f"set_rng_state: expected the state of a generator for {name!r}: {error}") from None
-
-
-# ----------------------------------------------------------------------------------------------- what there is here
-
-
-class Info(dict):
-    """A dict that prints as a table."""
-
-    def __str__(self) -> str:
-        width = max(map(len, self), default=0)
-        return "\n".join(f"{key:<{width}}  {value}" for key, value in self.items())
-
-    __repr__ = __str__
-
-
-def info() -> Info:
-    """Versions and the backend's state as a dict of strings; `print(mp.info())` shows a table."""
-    system = {"tinymp": __version__, "python": python_version(), "system": platform(terse=True)}
-    return Info(system | {"fast paths": ", ".join(sorted(enabled)) or "none"} | cpu.info() | gpu.info())

@@ -15,11 +15,12 @@ import numpy as np
 
 from .. import fast_path
 from ..events import quietly
+from .extras import held
 
 Array = Any
 
 _F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
-_SIGNED = {"u": np.int64}  # sums of uint8, as in PyTorch: NumPy makes float64 of uint64 and int64
+SIGNED = {"u": np.int64}  # sums of uint8, as in PyTorch: NumPy makes float64 of uint64 and int64
 CHAIN = 64  # long sums: how many terms, or sums of terms, are added one after the other
 SHORT = 4 * CHAIN  # sums of at most so many terms are not cut into chains
 
@@ -104,11 +105,11 @@ class Device:
         if how in ("max", "min"):
             return getattr(self.xp, how)(x, axis=axis, keepdims=True)
         if how == "cumsum":
-            return self._cumsum(x, axis % x.ndim)
+            return held("ops.reduce.running_sums")(self.xp, x, axis % x.ndim)
         few = x.size <= SHORT or x.dtype.kind != "f" or self.count(x, axes) <= SHORT
         if few or (0 not in x.strides and self.count(x, _naive(x, axes)) <= SHORT):
             # rounds: `reduce`: short FP32 sums, in NumPy's order
-            total = self.xp.sum(x, axis=axis, dtype=_SIGNED.get(x.dtype.kind), keepdims=True)
+            total = self.xp.sum(x, axis=axis, dtype=SIGNED.get(x.dtype.kind), keepdims=True)
         else:
             total = self._sum_in_blocks(x, axes)
         return total if how == "sum" else total / self.count(x, axes)
@@ -142,18 +143,6 @@ class Device:
             tail = self.xp.sum(part(x, first, slice(whole, None)), axis=axes, keepdims=True)  # rounds: FP32 sums
             sums = self.xp.concatenate([sums, tail], axis=first)
         return self._sum_ordered(sums, (first,))
-
-    def _cumsum(self, x: Array, axis: int) -> Array:
-        """Running sums along axis: within blocks of CHAIN terms, to which those of all blocks before are added."""
-        xp, n = self.xp, x.shape[axis]
-        if x.dtype.kind != "f" or n <= SHORT:
-            # rounds: `reduce`: running FP32 sums
-            return xp.cumsum(x, axis=axis, dtype=_SIGNED.get(x.dtype.kind))
-        # rounds: `reduce`: running FP32 sums of chains
-        blocks = [xp.cumsum(part(x, axis, slice(i, i + CHAIN)), axis=axis) for i in range(0, n, CHAIN)]
-        ends = self._cumsum(xp.concatenate([part(block, axis, slice(-1, None)) for block in blocks], axis=axis), axis)
-        later = [block + part(ends, axis, slice(i, i + 1)) for i, block in enumerate(blocks[1:])]
-        return xp.concatenate([blocks[0], *later], axis=axis)
 
     def count(self, x: Array, axis: Any) -> int:
         """How many elements of x are reduced to one over axis."""

@@ -26,6 +26,13 @@ SAVED = (*KNOWN, "uint16", "uint32", "uint64", "complex64")  # the dtypes of arr
 KEY = "tinymp"  # of the file's metadata: the tree of names and values, as JSON, its arrays by number
 
 
+def bytes_of(x: Any) -> memoryview:
+    """The bytes of x in the order of its elements; no buffer can hold BF16. Of a contiguous array on the CPU they are
+    its memory.
+    """
+    return np.ascontiguousarray(backend.to_cpu(x)).reshape(-1).view(np.uint8).data
+
+
 def save(path: str | os.PathLike, **parts: Any) -> None:
     """Write `parts` and the state of all random generators to `path`, a safetensors file.
 
@@ -156,7 +163,7 @@ def _checksum(tree: str, arrays: dict[str, np.ndarray]) -> str:
     digest = hashlib.sha256(tree.encode())
     for name, x in sorted(arrays.items()):
         digest.update(f"{name} {x.dtype.str} {x.shape}".encode())
-        digest.update(backend.bytes_of(x))
+        digest.update(bytes_of(x))
     return digest.hexdigest()
 
 

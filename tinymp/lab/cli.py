@@ -37,7 +37,8 @@ from ..audit import trace
 from ..audit.accumulators import KNOWN
 from ..audit.audit import Audit, audit
 from ..audit.crash import STOPS
-from ..backend import __version__, info
+from ..audit.machine import info
+from ..backend import __version__
 from ..backend.extras import hint
 from ..checkpoint.writing import check, printable, write, write_json
 from ..study.formats import SCALED

@@ -29,7 +29,8 @@ from ..audit.ledger import jsonable
 from ..audit.numbers import SPACE, apart, many, number
 from ..audit.run import Line, Run, Step
 from ..audit.sampling import narrowed, table
-from ..dtypes import FLOATING, as_dtype, limits
+from ..dtypes import FLOATING, as_dtype
+from ..ops.more.limits import limits
 
 SLACK = 1.5  # times one rounding: the distance is an estimate
 MANY = 1 << 20  # pairs of a step that might belong together

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import backend
+from ..checkpoint.saving import bytes_of
 from ..data.loader import DataLoader
 from ..data.more.datasets import Subset
 from ..data.more.loading import check_length
@@ -67,4 +67,4 @@ def _checksums(dataset: Any) -> list[int]:
     while type(dataset) is Subset:
         subsets.append(zlib.crc32(np.ascontiguousarray(dataset.indices).data))
         dataset = dataset.dataset
-    return subsets + [zlib.crc32(backend.bytes_of(x.array)) for x in getattr(dataset, "tensors", ())]
+    return subsets + [zlib.crc32(bytes_of(x.array)) for x in getattr(dataset, "tensors", ())]

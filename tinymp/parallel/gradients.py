@@ -14,6 +14,7 @@ from .. import backend
 from ..arguments import instance, number
 from ..autograd import Array, Op, added, joined
 from ..backend import __version__
+from ..checkpoint.saving import bytes_of
 from ..dtypes import HALVES, NAMES, float16, float32
 from ..events import Exchange, Observer, during, here, observe, tell
 from ..nn.module import Module
@@ -111,7 +112,7 @@ class DistributedDataParallel(Observer):
         """
         weights = {p.name or str(i): p.array for i, p in enumerate(self.params)}
         weights |= {f"{name}, master": p.master for name, p in zip(weights, self.params) if p.master_nbytes}
-        digests = {k: hashlib.sha256(backend.bytes_of(x)).hexdigest() for k, x in weights.items()}
+        digests = {k: hashlib.sha256(bytes_of(x)).hexdigest() for k, x in weights.items()}
         for rank, told in enumerate(found := self.group.tell(digests)):
             differ = [name for name in told if found[0].get(name, told[name]) != told[name]]
             if differ:

@@ -17,7 +17,7 @@ import numpy as np
 from .. import precision
 from ..dtypes import FLOATING, HALVES, float16, float32, float64
 from ..events import here
-from ..precision import BF16, MIXED, TF32, Array, Policy, Study, current_policy
+from ..precision import BF16, MIXED, TF32, Array, Policy, current_policy
 from . import operands
 from .formats import SCALED
 from .sums import Fp16, Split, TensorCore
@@ -48,7 +48,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Arithmetic(Study):
+class Arithmetic:
     """One decision about sums and operands per field; those of FP16 storage, but for `tensor_core` and `operands`.
 
     accumulate  dtype of the accumulator of a dot product: float16 or float32 (MPT section 3.3)
@@ -106,7 +106,9 @@ class Arithmetic(Study):
         )
 
     def accumulator(self, field: str, like: Array) -> Any:
-        """The accumulator in the place of a primitive's own; see `Study`."""
+        """An accumulator for `gemm` and products ("accumulate") or for `reduce` ("reduce"), over operands like `like`;
+        None leaves the primitive's own. It has a `name` and the methods product, reduce, add and scatter_add.
+        """
         studied = self._applies(like.dtype)
         if field == "accumulate" and self.tensor_core:
             policy = current_policy()
@@ -144,7 +146,7 @@ class Arithmetic(Study):
         return named and dtype in (float16, float32)  # a loss sums FP32 values
 
     def operand(self, x: Array, gradient: bool) -> Array:
-        """x as a DOT op reads it; see `Study`."""
+        """x as a DOT op reads it, forward or (gradient) backward."""
         return operands.rounded(x, SCALED[self.operands[gradient]], gradient) if self.operands else x
 
     def unrounded(self, x: Array) -> Array:
@@ -165,14 +167,14 @@ def change(policy: Policy, **changes: Any) -> Policy:
         known = ", ".join([*policy.__dataclass_fields__, *Arithmetic.__dataclass_fields__])
         raise TypeError(f"study.change: expected fields among {known}, got {', '.join(sorted(wrong))}")
     own |= {name: float32 for name in SUMS if changes.get(name) == float32}  # also where the policy's own is FP64
-    study = replace(policy.study or Arithmetic(), **changes) if changes else policy.study  # type: ignore[type-var]
+    study = replace(policy.study or Arithmetic(), **changes) if changes else policy.study
     made = replace(policy, **own, study=None if study == Arithmetic() else study)
     bf16 = BF16 is not None and made.storage == BF16.storage
     for field, plain in (("accumulate", float32), ("reduce", float32), ("split", 1)):
         if bf16 and (value := getattr(study, field, plain)) != plain:
             raise ValueError(f"Policy: expected {field}={plain} with BF16 storage, got {value}, which FP16 alone has")
-    if made.study is not None and made.study.tensor_core:  # type: ignore[attr-defined]
-        made.study.sums_of(made.storage)  # type: ignore[attr-defined]  # raises where the hardware has no such sums
+    if made.study is not None and made.study.tensor_core:
+        made.study.sums_of(made.storage)  # raises where the hardware has no such sums
     return made
 
 

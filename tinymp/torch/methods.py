@@ -289,7 +289,9 @@ def install() -> None:
     """Add the methods. A second call does nothing."""
     if not hasattr(Tensor, "view_as"):
         Function.__call__ = _called  # type: ignore[method-assign,assignment]
-        Tensor.extend({name: x for name, x in TENSOR.items() if not hasattr(Tensor, name)})
+        for name, x in TENSOR.items():
+            if not hasattr(Tensor, name):
+                setattr(Tensor, name, x)
         for name, x in MODULE.items():
             setattr(Module, name, x)
         Tensor.shape = property(lambda x: Size(x.array.shape), doc="The lengths of its axes.")

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...backend.cpu import Cpu
 from ...fast_path import fast_path
-from . import blas
+from . import blas, memory
 from .devices import numkong, without_numkong
 
 
@@ -14,4 +14,5 @@ from .devices import numkong, without_numkong
 def info(device: Cpu) -> dict[str, str]:
     definition: Any = Cpu.info
     casts = f"NumKong {numkong.__version__}" if numkong else f"NumPy: slower ({without_numkong})"
-    return {**definition.__wrapped__(device), "FP16 casts": casts, "BLAS": blas.describe()}
+    freed = "kept for reuse" if memory.kept else "returned to the system"
+    return {**definition.__wrapped__(device), "FP16 casts": casts, "BLAS": blas.describe(), "freed memory": freed}

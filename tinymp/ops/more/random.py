@@ -13,12 +13,13 @@ import numpy as np
 from ... import backend
 from ...arguments import flag, floating, integer, integers, name_all, number, tensor
 from ...autograd import Array
-from ...dtypes import FLOATING, bfloat16, float16, float32, float64, patterns
+from ...dtypes import FLOATING, bfloat16, float16, float32, float64
 from ...precision import reduce, to_dtype
 from ...tensor import Tensor
 from ..create import dtype_of, dtype_read
 from ..pointwise import broadcastable, mul
 from ..random import drawn, floating_dtype, randn
+from .limits import patterns
 from .pointwise import masked_fill
 
 __all__ = ["bernoulli", "dropout1d", "dropout2d", "multinomial", "normal", "rand", "rand_like"]
