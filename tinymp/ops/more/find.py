@@ -49,27 +49,47 @@ def logical_xor(input: Tensor, other: Tensor) -> Tensor:
     return ne(*map(logical_not, pair))
 
 
-def searchsorted(sorted_sequence: Tensor, input: Tensor, *, right: bool = False, side: str | None = None) -> Tensor:
-    """Where in the last axis of sorted_sequence each number of input belongs, as int64: before those equal to it, or
-    with right=True (side="right") behind them. sorted_sequence has one axis, or all but the last are those of input.
+def searchsorted(
+    sorted_sequence: Tensor,
+    input: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """Where in the last axis of sorted_sequence each number of input belongs: before those equal to it, or with
+    right=True (side="right") behind them. sorted_sequence has one axis, or all but the last are those of input, which
+    may be a number; sorter: the order that sorts it, where it is not sorted.
+
+    Returns int64, or int32 with out_int32. ValueError for shapes that do not fit.
     """
-    s, x = tensor("searchsorted", "sorted_sequence", sorted_sequence), tensor("searchsorted", "input", input)
-    side = _SIDES[flag("searchsorted", "right", right)] if side is None else side
-    choice("searchsorted", "side", side, _SIDES)
+    op = "searchsorted"
+    s = tensor(op, "sorted_sequence", sorted_sequence)
+    if sorter is not None:
+        if (order := tensor(op, "sorter", sorter)).dtype.kind != "i" or order.shape != s.shape or not s.ndim:
+            raise ValueError(
+                f"{op}: expected `sorter` to be integers of shape {s.shape}, got {order.dtype} {order.shape}"
+            )
+        s = Tensor(backend.of(s.array).xp.take_along_axis(s.array, order.array, -1))
+    x = Tensor(input).to(s.device) if isinstance(input, (int, float)) else tensor(op, "input", input)
+    side = choice(op, "side", _SIDES[flag(op, "right", right)] if side is None else side, _SIDES)
+    dtype = "int32" if flag(op, "out_int32", out_int32) else "int64"
     if s.ndim != 1 and (not s.ndim or s.ndim != x.ndim or s.shape[:-1] != x.shape[:-1]):
-        raise ValueError(f"searchsorted: expected one axis, or those of `input` {x.shape} but the last, got {s.shape}")
+        raise ValueError(f"{op}: expected one axis, or those of `input` {x.shape} but the last, got {s.shape}")
     xp = backend.of(s.array).xp
     if not x.numel():
-        return Tensor(xp.zeros(x.shape, "int64"))
+        return Tensor(xp.zeros(x.shape, dtype))
     pairs = [(s.array, x.array)] if s.ndim == 1 else [(s.array[i], x.array[i]) for i in np.ndindex(s.shape[:-1])]
-    return Tensor(xp.stack([xp.searchsorted(a, b, side=side) for a, b in pairs]).reshape(x.shape))
+    found = [xp.searchsorted(a, b, side=side) for a, b in pairs]
+    return Tensor(xp.stack(found).reshape(x.shape).astype(dtype))
 
 
-def bucketize(input: Tensor, boundaries: Tensor, *, right: bool = False) -> Tensor:
+def bucketize(input: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
     """The number of the interval between sorted boundaries (n,) that holds each number: `searchsorted`."""
     if tensor("bucketize", "boundaries", boundaries).ndim != 1:
         raise ValueError(f"bucketize: expected boundaries of one axis, got shape {boundaries.shape}")
-    return searchsorted(boundaries, input, right=right)
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
