@@ -13,17 +13,7 @@ from tinymp.ops.softmax import Softmax
 
 PACKAGE = pathlib.Path(mp.__file__).parent
 HELPERS = {"__init__", "capture", "checks", "columns", "cublas", "elementwise", "kernels", "layout", "philox"}
-HELPERS |= {
-    "blas",
-    "machine",
-    "many",
-    "recording",
-    "row_sums",
-    "rows",
-    "sums",
-    "symbols",
-    "threads",
-}  # files that others there use
+HELPERS |= {"blas", "machine", "many", "memory", "recording", "row_sums", "rows", "sums", "symbols", "threads"}
 FILES = [path for folder in ("fast/cpu", "gpu") for path in PACKAGE.glob(f"{folder}/*.py") if path.stem not in HELPERS]
 
 
