@@ -260,6 +260,14 @@ def test_loading_between_forward_and_backward_is_noticed(policy):
         y.sum().backward()
 
 
+def test_loading_a_buffer_between_forward_and_backward_is_noticed():
+    m = nn.BatchNorm1d(2)
+    y = mp.tensor([1.0, 2.0], requires_grad=True) * m.running_var
+    m.load_state_dict(m.state_dict())
+    with pytest.raises(RuntimeError, match="changed in place"):
+        y.sum().backward()
+
+
 def test_a_copy_that_was_rounded_stochastically_is_saved_and_loaded():
     mp.manual_seed(0)
     m = mp.STOCHASTIC_ROUNDING.cast(model())
