@@ -88,6 +88,7 @@ def test_state_is_pytorchs(layer, state):
     ],
 )  # fmt: skip
 def test_repr(layer, text):
+    pytest.importorskip("tinymp.nn.more.module")
     assert repr(layer()).startswith(text)
 
 
