@@ -30,7 +30,7 @@ def test_the_noted_results_are_those_of_the_list():
 
 
 @pytest.mark.parametrize(
-    ("test", "expected"), [("core/ops/test_activation.py", "killed"), ("core/test_info.py", "survived")]
+    ("test", "expected"), [("core/ops/test_activation.py", "killed"), ("audit/test_info.py", "survived")]
 )
 def test_a_planted_fault_is_killed_by_a_test_that_looks_and_is_taken_away_again(test, expected, tmp_path):
     fault = next(fault for fault in FAULTS if fault.name == "leaky_relu_slope_at_0")
