@@ -219,7 +219,12 @@ def _arguments(function: object) -> str:
     return "(" + ", ".join(inspect.signature(function).parameters) + ")"  # type: ignore[arg-type]
 
 
+def pages() -> dict[pathlib.Path, str]:
+    """The text of each page that has made parts."""
+    return {PAGE: page(), GPU: gpu_page(), UNITS: made_anew(UNITS, tensor_cores())}
+
+
 if __name__ == "__main__":
-    for path, text in ((PAGE, page()), (GPU, gpu_page()), (UNITS, made_anew(UNITS, tensor_cores()))):
+    for path, text in pages().items():
         write(path, text)
         print(f"wrote {path}")

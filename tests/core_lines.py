@@ -1,7 +1,6 @@
-"""Which lines of the core its programs execute: a line that none of them does is not core.
+"""List the lines of the core that none of its programs executes, and count them: such a line is not core.
 
-    python -m tests.core_lines            the lines that none executes, and how many they are
-    python -m tests.core_lines --write    the same; notes them in tests/core_lines.txt
+    python -m tests.core_lines
 
 The programs are those of examples/ (but examples/paper) and the lessons of course/, as they are shipped and with their
 trainings cut short: in FP32, in mixed precision with a dynamic and a static loss scale, NO_MASTER and
@@ -28,7 +27,6 @@ from typing import Any
 from tests import sizes
 
 ROOT = Path(__file__).parent.parent
-FILE = ROOT / "tests" / "core_lines.txt"
 ENOUGH = 500
 LENGTH = re.compile(r"^([A-Z]+ = )\d+  # of each training.*", re.MULTILINE)
 EXAMPLE = "from examples import {0}; {0}.main(['--out', 'out', '--steps', '{1}', *{2!r}])"

@@ -141,7 +141,7 @@ def joined(total: Any, like: Any) -> Any:
 
 
 class Target(NamedTuple):
-    """What a gradient must look like: the argument that it belongs to, without its values."""
+    """An argument without its values: its gradient must have this shape and dtype."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -339,7 +339,7 @@ class Op:
 
     @property
     def needs(self) -> tuple[bool, ...]:
-        """Which arguments require a gradient; () where none does."""
+        """True for each argument that requires a gradient; () where none does."""
         return tuple([target is not None for target in self.targets])
 
     @property

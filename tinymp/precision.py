@@ -215,7 +215,7 @@ def fit(what: str, x: Array, dtype: np.dtype) -> Array:
 
 
 class Kind(NamedTuple):
-    """What an op does to precision. Every op declares one; `Op.apply` holds it to what it `writes`."""
+    """The effect of an op on precision. Every op declares one; `Op.apply` holds it to what it `writes`."""
 
     name: str
     reads: str
@@ -355,7 +355,7 @@ POLICIES = {p.name: p for p in (FP32, TF32, MIXED, BF16, NO_MASTER, STOCHASTIC_R
 
 # FP32 and MIXED share their arithmetic, so code that sets nothing gets the right one for either storage.
 policy_in_use: ContextVar[Policy] = ContextVar("policy", default=MIXED)
-# That of the kept module whose call is under way (Policy.cast), which the backward of its ops will follow.
+# The policy of the kept module whose call is under way (Policy.cast); the backward of its ops will follow it.
 kept_policy: ContextVar[Policy | None] = ContextVar("kept_policy", default=None)
 
 

@@ -1,4 +1,4 @@
-"""Whether the tests find what they are for: 200 faults, planted one at a time in a copy of the repository.
+"""Plant 200 faults, one at a time, in a copy of the repository, and note which test finds each.
 
     python -m tests.faults                  all of them; tests/faults/found.json has the results
     python -m tests.faults --part optim     those of one part, or --name adam_eps_in_root: one
@@ -219,7 +219,7 @@ def batches(file: str, function: str, known: dict[str, Any], before: str = "") -
 
 
 def result(folder: Path, fault: Fault, known: dict, most: int | None = None, before: str = "") -> dict[str, Any]:
-    """What the tests make of a fault: "killed", by which; "survived", so many files; "stale". most: of BATCHES."""
+    """The fate of a fault: "killed", by which test; "survived", so many files; "stale". most: of BATCHES."""
     begin, tried, by = time.time(), 0, ""
     try:
         path, source = fault.planted(folder / "tinymp")

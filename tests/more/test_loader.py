@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from batches import LENGTHS, X, Y, batches_in_order, numbers
 from tinymp.data import DataLoader, Dataset, Subset, TensorDataset, default_collate, random_split
 
-X = np.random.default_rng(0).standard_normal((10, 2)).astype(np.float16)
-Y = np.arange(10)
 BOTH = pytest.mark.parametrize("prefetch", [0, 1, 2, 2**60])
 
 
@@ -31,11 +30,6 @@ class Rows(Dataset):
         if i == self.broken:
             raise self.error("no such picture")
         return X[i], int(Y[i])
-
-
-def numbers(loader):
-    """The labels of each batch."""
-    return [y.tolist() for _, y in loader]
 
 
 def threads():
@@ -59,20 +53,10 @@ def no_thread_is_left():
 @pytest.mark.parametrize("num_workers", [0, 3])
 @BOTH
 @pytest.mark.parametrize("dataset", [Rows(), TensorDataset(X, Y), Subset(Subset(TensorDataset(X, Y), Y), Y)])
-@pytest.mark.parametrize(
-    ("batch_size", "drop_last", "lengths"), [(4, False, [4, 4, 2]), (4, True, [4, 4]), (20, False, [10])]
-)
+@pytest.mark.parametrize(("batch_size", "drop_last", "lengths"), LENGTHS)
 def test_batches_in_order(prefetch, dataset, batch_size, drop_last, lengths, num_workers):
     loader = DataLoader(dataset, batch_size, drop_last=drop_last, prefetch=prefetch, num_workers=num_workers)
-    batches = list(loader)
-    assert [len(y) for _, y in batches] == lengths
-    assert len(loader) == len(lengths)
-    assert all(isinstance(b, tuple) and isinstance(b[0], mp.Tensor) for b in batches)
-    assert all(x.dtype == np.float16 and y.dtype == np.int64 for x, y in batches)
-    np.testing.assert_array_equal(np.concatenate([x.array for x, _ in batches]), X[: sum(lengths)])
-    np.testing.assert_array_equal(np.concatenate([y.array for _, y in batches]), Y[: sum(lengths)])
-    batches[0][0].array[...] = 0  # a batch is a copy
-    assert X.all()
+    batches_in_order(loader, lengths)
 
 
 def test_batch_size_is_1_by_default():

@@ -6,15 +6,10 @@ import warnings
 import numpy as np
 import pytest
 
+from schedules import T, goes_on_when_resumed, rates_are, sgd
 from tinymp import optim
 from tinymp.optim import StepResult
 from tinymp.parameter import Parameter
-
-T = 24
-
-
-def sgd(*lrs):
-    return optim.SGD([{"params": [Parameter(np.ones(1, "float32"))], "lr": lr} for lr in lrs or (0.5,)])
 
 
 def recursion(factor_at):
@@ -166,27 +161,12 @@ def test_plateau_follows_the_step_and_resumes():
 
 @pytest.mark.parametrize(("make", "expected"), CASES, ids=IDS)
 def test_rates(make, expected):
-    optimizer = sgd(0.5)
-    schedule = make(optimizer)
-    for t in range(T):
-        assert schedule.get_last_lr() == pytest.approx([expected[t]], rel=1e-12)
-        assert optimizer.param_groups[0]["lr"] == schedule.get_last_lr()[0] and schedule.last_epoch == t
-        schedule.step(StepResult.SKIPPED)  # a skipped step leaves no trace
-        schedule.step(StepResult.NO_GRADIENTS)
-        schedule.step(StepResult.APPLIED)
+    rates_are(make, expected)
 
 
 @pytest.mark.parametrize(("make", "expected"), CASES, ids=IDS)
 def test_a_resumed_schedule_goes_on(make, expected):
-    first = make(sgd(0.5))
-    for _ in range(9):
-        first.step()
-    optimizer = sgd(7.0)
-    second = make(optimizer)
-    second.load_state_dict(first.state_dict())
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(expected[9], rel=1e-12)
-    second.step()
-    assert second.get_last_lr() == pytest.approx([expected[10]], rel=1e-12)
+    goes_on_when_resumed(make, expected)
 
 
 def test_groups_keep_their_ratio_or_have_their_own_function():

@@ -1,4 +1,4 @@
-"""Where a program runs: `mp.info()`."""
+"""`mp.info()` describes the machine on which a program runs."""
 
 from __future__ import annotations
 

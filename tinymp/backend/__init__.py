@@ -60,7 +60,7 @@ def to_cpu(x: Any) -> np.ndarray:
 
 
 def writeable(x: Any) -> bool:
-    """Whether x may be written to. CuPy has no read-only arrays, and writing to "meta" arrays does nothing."""
+    """True if x may be written to. CuPy has no read-only arrays, and writing to "meta" arrays does nothing."""
     return of(x) is not cpu or x.flags.writeable
 
 

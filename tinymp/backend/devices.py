@@ -145,7 +145,7 @@ class Device:
         return self._sum_ordered(sums, (first,))
 
     def count(self, x: Array, axis: Any) -> int:
-        """How many elements of x are reduced to one over axis."""
+        """The number of elements of x that are reduced to one over axis."""
         return math.prod([x.shape[a] for a in ((axis,) if isinstance(axis, int) else axis)])
 
     @replaceable

@@ -75,7 +75,7 @@ class Gpu(Device):
         return int(self.xp.cuda.Device().compute_capability)
 
     def info(self) -> dict[str, str]:
-        """What `mp.info()` says of it."""
+        """The lines about it in `mp.info()`."""
         return held("backend.gpu.about", lambda: {"GPU": self.problem() or "there"})()
 
     def asarray(self, x: Any) -> Array:

@@ -201,7 +201,7 @@ class OnDevice:
 
 
 def _on_device(scaler: LossScaler) -> Any:
-    """What the scaler keeps: from now on on the GPU, if it was on the host."""
+    """The values of the scaler: they move to the GPU if they were on the host."""
     kept: Any = scaler._kept
     if not isinstance(kept, OnDevice):
         scaler._kept = kept = OnDevice(scaler)  # type: ignore[assignment]

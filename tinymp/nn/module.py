@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class IncompatibleKeys(NamedTuple):
-    """What `load_state_dict(strict=False)` left alone."""
+    """The names that `load_state_dict(strict=False)` left alone."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .. import arguments
-from ..backend.extras import held as _held
+from ..backend.extras import Held as _Held
 from . import convert
 from .activation import leaky_relu, relu
 from .conv import conv2d, conv_transpose2d
@@ -51,21 +51,10 @@ FURTHER = {  # methods and operators whose functions have other names
 }
 
 
-class _Held:
-    """A method that is a function of ops/more."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __get__(self, instance: Any, owner: Any) -> Any:
-        function = _held(f"ops.{self.name}")
-        return function if instance is None else function.__get__(instance)
-
-
 def bind(tensor: Any) -> None:
     """Give the class Tensor these functions as methods and operators. Called once, by `tinymp/__init__.py`."""
-    table: dict[str, Any] = {name: globals().get(held) or _Held(held) for name, held in FURTHER.items()}
-    table |= {name: globals().get(name) or _Held(name) for name in METHODS.split()}
+    table: dict[str, Any] = {name: globals().get(held) or _Held(f"ops.{held}") for name, held in FURTHER.items()}
+    table |= {name: globals().get(name) or _Held(f"ops.{name}") for name in METHODS.split()}
     table |= {function.__name__: function for function in convert.METHODS}
     table |= {f"__r{name}__": _reflected(function) for name, function in _REFLECTED.items()}
     table["__hash__"] = object.__hash__  # == compares elements; identity still hashes

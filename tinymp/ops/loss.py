@@ -23,7 +23,7 @@ __all__ = ["binary_cross_entropy_with_logits", "cross_entropy", "mse_loss"]
 
 
 class Loss(Op):
-    """What all losses share: the reduction of their values l_i, and dl_i = dL/dl_i."""
+    """All losses share this: the reduction of their values l_i, and dl_i = dL/dl_i."""
 
     kind = LOSS
     fp32: ClassVar[tuple[str, ...]] = ("target", "weight", "pos_weight")
@@ -65,7 +65,7 @@ class Labelled(Loss):
         return self.xp.expand_dims(t, self.axis), self.xp.expand_dims(kept, self.axis)
 
     def labels(self, classes: int, ignore_index: int) -> str:
-        """What targets must hold, for messages."""
+        """The values that targets may hold, for messages."""
         return f"to be a class in [0, {classes - 1}] or ignore_index ({ignore_index})"
 
     def reduced_rows(self, loss: Array, kept: Array, divisor: Any) -> Array:

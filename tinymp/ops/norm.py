@@ -7,7 +7,7 @@ are sums over the whole batch. Other norms are in more/norm.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, prod
+from math import prod
 from typing import Any
 
 from ..arguments import flag, floating, number, shaped, tensor
@@ -70,10 +70,13 @@ class BatchNorm(Op):
         db = reduce(wide, axes, "sum", like=x)
         dw = reduce(wide * centered, axes, "sum", like=x) * rstd
         scale = rstd if w is None else rstd * per_channel(w, x)
-        n = inf if self.running.momentum is None else x.size // x.shape[1]  # of many values, one moves no statistics
-        centered *= scale * rstd * dw / -n
-        centered -= scale * db / n
-        centered += wide * scale
+        if self.running.momentum is None:
+            centered = wide * scale
+        else:
+            n = x.size // x.shape[1]
+            centered *= scale * rstd * dw / -n
+            centered -= scale * db / n
+            centered += wide * scale
         return store(centered, like=dy) if like_x else None, of_argument(dw, like_w), of_argument(db, like_b)
 
 

@@ -29,7 +29,7 @@ from .unary import sigmoid_of
 
 
 class Steps:
-    """Which rows belong to which step of x (T, B, ...): here all B. more/recurrent.py has sequences of several lengths,
+    """The rows of each step of x (T, B, ...): here all B. more/recurrent.py has sequences of several lengths,
     and the way back.
 
     rows: per step, in the order in which they run, where its rows lie among all rows, and how many they are.
@@ -75,7 +75,7 @@ def times(w: Array, rows: Array) -> Array:
 
 
 class Recurrent(Op):
-    """What LSTM and GRU share: their input x (T, B, D), one product with it over all steps, running states."""
+    """LSTM and GRU share this: their input x (T, B, D), one product with it over all steps, running states."""
 
     kind = DOT
     steps: Steps
@@ -147,7 +147,6 @@ class LSTM(Recurrent):
 
     def backward(self, dy: Array | None, dh_n: Array | None, dc_n: Array | None) -> tuple:
         x, w_ih, w_hh, h_first, c_first, gates, cells, y = self.saved
-        like_x, like_h, like_c, like_ih, like_hh, like_b_ih, like_b_hh = self.targets
         xp, steps, H = self.xp, self.steps, w_hh.shape[1]
         h_before, c_before = steps.before(h_first, steps.pack(y)), steps.before(c_first, cells)
         dh, dc = widen(self.state(dh_n, H, x)), widen(self.state(dc_n, H, x))
@@ -157,13 +156,18 @@ class LSTM(Recurrent):
             g = None if dys is None else dys[rows]
             self.unit_backward(gates[rows], cells[rows], c_before[rows], dh[:n], g, dc[:n], dz[rows])
             dh = steps.after(dh, times(w_hh.T, dz[rows]))
+        return self.of_all_steps(dz, dh, dc, x, h_before, w_ih)
+
+    def of_all_steps(self, dz: Array, dh: Array, dc: Array, x: Array, h_before: Array, w_ih: Array) -> tuple:
+        """The seven gradients, from those at the gates and at the first state; h_before: the h that each step read."""
+        like_x, like_h, like_c, like_ih, like_hh, like_b_ih, like_b_hh = self.targets[:7]
         # Under FP8 it is also a sum of what was stored: the dz of the gates, which no format has rounded
         db = store(reduce(dz, 0, "sum").reshape(-1), like=x)
         return (
-            steps.unpack(gemm(dz, w_ih)) if like_x else None,
-            store(steps.unsort(dh), like=like_h) if like_h else None,
-            store(steps.unsort(dc), like=like_c) if like_c else None,
-            gemm(dz.T, steps.pack(x)) if like_ih else None,
+            self.steps.unpack(gemm(dz, w_ih)) if like_x else None,
+            store(self.steps.unsort(dh), like=like_h) if like_h else None,
+            store(self.steps.unsort(dc), like=like_c) if like_c else None,
+            gemm(dz.T, self.steps.pack(x)) if like_ih else None,
             gemm(dz.T, h_before) if like_hh else None,
             db if like_b_ih else None,
             db if like_b_hh else None,

@@ -37,10 +37,15 @@ def norm_2(params: list[Tensor]) -> Array:
     """The square root of the sum of the squares of all elements of the gradients, FP32 without axes."""
     total: Any = 0
     for p in params:
-        g = p.grad_array
-        g = widen(g.summable() if hasattr(g, "summable") else g)  # each number of sparse rows once
+        g = wide_gradient(p)
         total = total + reduce(g * g, tuple(range(g.ndim)), "sum").reshape(())
     return total**0.5
+
+
+def wide_gradient(p: Tensor) -> Array:
+    """The numbers of its gradient in FP32; of sparse rows, each once."""
+    g = p.grad_array
+    return widen(g.summable() if hasattr(g, "summable") else g)
 
 
 def clip_norm(params: list[Tensor], max_norm: float, norm: Any, error_if_nonfinite: bool) -> Tensor:

@@ -81,7 +81,7 @@ class Groups:
         return [p for group in self.param_groups for p in group["params"]]
 
     def label(self, p: Parameter) -> str:
-        """How messages call a parameter: by its name, else by its place."""
+        """The name of a parameter in messages, else its place."""
         place = next(i for i, q in enumerate(self.parameters()) if q is p)
         return f"`{p.name}` {p.shape}" if p.name else f"{place} {p.shape}"
 

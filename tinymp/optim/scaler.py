@@ -53,7 +53,7 @@ class State(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How S moves (NVG section 2.3.2, with N = 2000, x 2 and x 1/2). With the defaults it stays.
+    """The rule by which S moves (NVG section 2.3.2, with N = 2000, x 2 and x 1/2). With the defaults it stays.
 
     if there is an Inf or NaN in the weight gradients: reduce S
     if there has not been one in the last `interval` iterations: increase S
@@ -90,7 +90,7 @@ class ScaleLoss(Op):
 
 
 class Kept:
-    """What a scaler keeps on the host. On a GPU it is an object with the same attributes (gpu/scaler.py)."""
+    """The values of a scaler on the host. On a GPU an object with the same attributes holds them (gpu/scaler.py)."""
 
     factor: Any = property(lambda self: self.state.scale, doc="S, as `scale` multiplies by it.")
 
@@ -99,7 +99,7 @@ class Kept:
 
 
 class Stage(Enum):
-    """How far an optimizer has come in an iteration, as in PyTorch's GradScaler."""
+    """The last thing that happened to an optimizer in an iteration, as in PyTorch's GradScaler."""
 
     READY = "not yet looked at"
     UNSCALED = "unscaled"  # or interrupted in it
@@ -107,7 +107,7 @@ class Stage(Enum):
 
 
 class Iteration:
-    """What is known of one iteration."""
+    """The loss and the optimizers of one iteration."""
 
     bad_loss: float | None = None  # the first loss that is not finite
     skip: Any = False  # True if the last step was to be skipped; on a GPU it may be an array of one

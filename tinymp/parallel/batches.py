@@ -16,7 +16,7 @@ from ..events import type_name
 
 
 class SharedBatches:
-    """Which part of each batch of a loader is this process's. It compares what must be equal in all processes.
+    """The part of each batch of a loader that this process trains on. It compares what must be equal in all processes.
 
     This process loads the items rank, rank + size, ... of each batch: the batches are the same with any number of
     processes, and so is the state. All must have the same data (ValueError: of as many items, and of a TensorDataset or

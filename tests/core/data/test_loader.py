@@ -2,31 +2,15 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from batches import LENGTHS, X, Y, batches_in_order, numbers
 from tinymp.data import DataLoader, TensorDataset
 
-X = np.random.default_rng(0).standard_normal((10, 2)).astype(np.float16)
-Y = np.arange(10)
 DATASET = TensorDataset(X, Y)
 
 
-def numbers(loader):
-    """The labels of each batch."""
-    return [y.tolist() for _, y in loader]
-
-
-@pytest.mark.parametrize(
-    ("batch_size", "drop_last", "lengths"), [(4, False, [4, 4, 2]), (4, True, [4, 4]), (20, False, [10])]
-)
+@pytest.mark.parametrize(("batch_size", "drop_last", "lengths"), LENGTHS)
 def test_batches_in_order(batch_size, drop_last, lengths):
-    loader = DataLoader(DATASET, batch_size, drop_last=drop_last)
-    batches = list(loader)
-    assert [len(y) for _, y in batches] == lengths
-    assert len(loader) == len(lengths)
-    assert all(x.dtype == np.float16 and y.dtype == np.int64 for x, y in batches)
-    np.testing.assert_array_equal(np.concatenate([x.array for x, _ in batches]), X[: sum(lengths)])
-    np.testing.assert_array_equal(np.concatenate([y.array for _, y in batches]), Y[: sum(lengths)])
-    batches[0][0].array[...] = 0  # a batch is a copy
-    assert X.all()
+    batches_in_order(DataLoader(DATASET, batch_size, drop_last=drop_last), lengths)
 
 
 def test_shuffling_is_seeded_and_new_in_each_epoch():

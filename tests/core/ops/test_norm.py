@@ -49,6 +49,13 @@ def test_batch_norm_evaluation(shape):
     check(op, oracle, randn(*shape), randn(3, seed=2), randn(3, seed=3), length=8, grad_length=200)
 
 
+def test_an_infinity_leaves_the_gradient_of_evaluation_finite():
+    """dx = w rstd dy: no value of x is in it, as in PyTorch."""
+    x = mp.tensor(np.array([[np.inf, 1.0], [2.0, 3.0]], "float32"), requires_grad=True)
+    ops.batch_norm(x, mp.zeros(2), mp.ones(2)).sum().backward()
+    np.testing.assert_allclose(host(x.grad), np.full((2, 2), 1 / np.sqrt(1 + EPS)), rtol=1e-6)
+
+
 def test_fp32_parameters_beside_fp16_activations():
     """What MIXED makes of a batch norm: FP32 weight, bias and gradients of them, FP16 input and output."""
     x = mp.tensor(randn(8, 3, 4, 4).astype("float16"), requires_grad=True)

@@ -2,19 +2,13 @@
 
 import math
 
-import numpy as np
 import pytest
 
+from schedules import T, goes_on_when_resumed, rates_are, sgd
 from tinymp import optim
 from tinymp.optim import StepResult
-from tinymp.parameter import Parameter
 
-T = 24
 RATES = [0.1 + 0.4 * math.cos(math.pi * t / 16) ** 2 for t in range(T)]
-
-
-def sgd(*lrs):
-    return optim.SGD([{"params": [Parameter(np.ones(1, "float32"))], "lr": lr} for lr in lrs or (0.5,)])
 
 
 def cosine(optimizer):
@@ -22,25 +16,11 @@ def cosine(optimizer):
 
 
 def test_rates():
-    optimizer = sgd(0.5)
-    schedule = cosine(optimizer)
-    for t in range(T):
-        assert schedule.get_last_lr() == pytest.approx([RATES[t]], rel=1e-12)
-        assert optimizer.param_groups[0]["lr"] == schedule.get_last_lr()[0] and schedule.last_epoch == t
-        schedule.step(StepResult.SKIPPED)  # a skipped step leaves no trace
-        schedule.step(StepResult.NO_GRADIENTS)
-        schedule.step(StepResult.APPLIED)
+    rates_are(cosine, RATES)
 
 
 def test_a_resumed_schedule_goes_on():
-    first, optimizer = cosine(sgd(0.5)), sgd(7.0)
-    for _ in range(9):
-        first.step()
-    second = cosine(optimizer)
-    second.load_state_dict(first.state_dict())
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(RATES[9], rel=1e-12)
-    second.step()
-    assert second.get_last_lr() == pytest.approx([RATES[10]], rel=1e-12)
+    goes_on_when_resumed(cosine, RATES)
 
 
 def test_the_optimizers_state_dict_carries_the_rate():

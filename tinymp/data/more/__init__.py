@@ -1,1 +1,1 @@
-"""What a loader does beyond a TensorDataset in one thread; samplers, datasets. Each is loaded when first named."""
+"""Loading in threads, from other datasets, in a sampler's order. Each module is loaded when first named."""

@@ -19,8 +19,9 @@ __all__ = ["default_collate"]
 
 def collated(dataset: Any, numbers: np.ndarray, collate_fn: Callable | None) -> Any:
     """The batch of these items, by `default_collate` or collate_fn."""
-    items = [item(dataset, i) for i in numbers.tolist()]
-    return _collate(items, numbers.tolist(), "") if collate_fn is None else collate_fn(items)
+    places = numbers.tolist()
+    items = [item(dataset, i) for i in places]
+    return _collate(items, places, "") if collate_fn is None else collate_fn(items)
 
 
 def item(dataset: Any, i: int) -> Any:

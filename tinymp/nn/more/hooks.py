@@ -22,7 +22,7 @@ _keys = count()
 
 
 class RemovableHandle:
-    """Of a registered hook: `remove()` ends the hook, and so does the end of a `with` block."""
+    """The handle of a registered hook: `remove()` ends the hook, and so does the end of a `with` block."""
 
     def __init__(self, hooks: dict[int, Any], hook: Any, prepend: bool) -> None:
         self._hooks, self._key = hooks, next(_keys)

@@ -1,4 +1,4 @@
-"""What programs do with a weight outside of a model's call: docs/policies.md has the table. Copies, moves, prints."""
+"""Programs copy, move and print weights outside of a model's call: docs/policies.md has the table."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _writeable(x: Any) -> Any:
 
 
 def moved_to(self: Parameter, device: str) -> dict[str, Any]:
-    """What `replace` must set to move it to a device; nothing changes yet."""
+    """The attributes that `replace` must set to move it to a device; nothing changes yet."""
     to = backend.get(device)
     master: Array | None = None if self._master is None else to.asarray(self._master)
     grad = self.grad_array.dense() if hasattr(self.grad_array, "dense") else self.grad_array

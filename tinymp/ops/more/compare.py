@@ -96,13 +96,13 @@ isfinite = _of_one("isfinite", "True where input is neither infinite nor nan, as
 
 
 def all(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-    """Whether every element over `dim` (an axis, several, or None for all) is true (not 0), as bool; true of none."""
+    """True if every element over `dim` (an axis, several, or None for all) is true (not 0), as bool; true of none."""
     dims = axes("all", dim, tensor("all", "input", input).ndim)
     return AllTrue.apply(input, dims=dims, keepdim=flag("all", "keepdim", keepdim), how="all")
 
 
 def any(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-    """Whether some element over `dim` (an axis, several, or None for all) is true (not 0), as bool; false of none."""
+    """True if some element over `dim` (an axis, several, or None for all) is true (not 0), as bool; false of none."""
     dims = axes("any", dim, tensor("any", "input", input).ndim)
     return AllTrue.apply(input, dims=dims, keepdim=flag("any", "keepdim", keepdim), how="any")
 

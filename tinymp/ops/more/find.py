@@ -1,4 +1,4 @@
-"""Where tensors are not 0, how often values occur, whether tensors are near each other: no gradients."""
+"""Ops without gradients: they find elements that are not 0, count values, and compare tensors within a tolerance."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Where in the last axis of sorted_sequence each number of input belongs: before those equal to it, or with
+    """The place in the last axis of sorted_sequence for each number of input: before those equal to it, or with
     right=True (side="right") behind them. sorted_sequence has one axis, or all but the last are those of input, which
     may be a number; sorter: the order that sorts it, where it is not sorted.
 

@@ -1,4 +1,4 @@
-"""What floating dtypes can hold, and the bits of it."""
+"""The ranges of floating dtypes, and the bits of their numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Python and other libraries ask of a Tensor: iteration, formats, integers, NumPy's functions, DLPack."""
+"""Methods of a Tensor that Python and other libraries call: iteration, formats, integers, NumPy's functions, DLPack."""
 
 from __future__ import annotations
 

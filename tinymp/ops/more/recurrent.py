@@ -13,7 +13,7 @@ import numpy as np
 from ... import backend
 from ...arguments import name_all
 from ...autograd import Array
-from ...precision import gemm, reduce, store, widen
+from ...precision import gemm, store, widen
 from ...tensor import Tensor, array_of
 from ..dot import linear
 from ..recurrent import LSTM, Steps, check, state_pair, times
@@ -140,7 +140,6 @@ class ProjectedLSTM(LSTM):
 
     def backward(self, dy: Array | None, dh_n: Array | None, dc_n: Array | None) -> tuple:
         x, w_ih, w_hh, w_hr, h_first, c_first, gates, cells, y, hidden = self.saved
-        like_x, like_h, like_c, like_ih, like_hh, like_b_ih, like_b_hh, like_hr = self.targets
         xp, steps = self.xp, self.steps
         h_before = steps.before(h_first, steps.pack(y))
         c_before = steps.before(c_first, cells)
@@ -152,17 +151,8 @@ class ProjectedLSTM(LSTM):
             d = times(w_hr.T, dp[rows])
             self.unit_backward(gates[rows], cells[rows], c_before[rows], d, None, dc[:n], dz[rows])
             dh = steps.after(dh, times(w_hh.T, dz[rows]))
-        db = store(reduce(dz, 0, "sum").reshape(-1), like=x)
-        return (
-            steps.unpack(gemm(dz, w_ih)) if like_x else None,
-            store(steps.unsort(dh), like=like_h) if like_h else None,
-            store(steps.unsort(dc), like=like_c) if like_c else None,
-            gemm(dz.T, steps.pack(x)) if like_ih else None,
-            gemm(dz.T, h_before) if like_hh else None,
-            db if like_b_ih else None,
-            db if like_b_hh else None,
-            gemm(dp.T, hidden) if like_hr else None,
-        )
+        gradients = self.of_all_steps(dz, dh, dc, x, h_before, w_ih)
+        return *gradients, gemm(dp.T, hidden) if self.targets[7] else None
 
 
 def lstm_cell(

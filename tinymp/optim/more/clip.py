@@ -11,7 +11,7 @@ from ...autograd import Array, values_of, with_values
 from ...parameter import Parameter
 from ...precision import reduce, widen
 from ...tensor import Tensor
-from ..clip import with_gradient
+from ..clip import wide_gradient, with_gradient
 
 __all__ = ["clip_grad_value_"]
 
@@ -34,8 +34,7 @@ def norm_p(order: float) -> Callable[[list[Tensor]], Array]:
     def norm(params: list[Tensor]) -> Array:
         xp, parts = backend.of(params[0].array).xp, []
         for x in params:
-            g = x.grad_array
-            g = widen(g.summable() if hasattr(g, "summable") else g)
+            g = wide_gradient(x)
             axes = tuple(range(g.ndim))
             if p < math.inf:
                 parts.append(reduce(xp.abs(g) ** p, axes, "sum").reshape(()))

@@ -37,7 +37,7 @@ class Optimizer(_optim.Optimizer):
         super().add_param_group(param_group)
 
     def check_options(self, group: dict[str, Any]) -> None:
-        """Of a program's own rule options may be anything."""
+        """The options of a program's own rule may be anything."""
         if not self._own:
             super().check_options(group)
 
@@ -71,7 +71,7 @@ class Optimizer(_optim.Optimizer):
         return result
 
     def state_dict(self) -> dict[str, Any]:
-        """See Optimizer.state_dict. Of a program's own rule the values themselves, as in PyTorch."""
+        """See Optimizer.state_dict. A program's own rule gives the values themselves, as in PyTorch."""
         if not self._own:
             return super().state_dict()
         index = {p: i for i, p in enumerate(self.parameters())}
