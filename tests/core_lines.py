@@ -2,10 +2,10 @@
 
     python -m tests.core_lines
 
-The programs are those of examples/ (but examples/paper) and the lessons of course/, as they are shipped and with their
-trainings cut short: in FP32, in mixed precision with a dynamic and a static loss scale, NO_MASTER and
-STOCHASTIC_ROUNDING; a run that ends and goes on from its file; an audit of one of them. Fast paths are off: the
-definitions are what is read. Refusals (a `raise`, and what only leads to one) are counted apart.
+The programs are those of examples/ (but examples/paper), its notebooks, README's loop and the lessons of course/, as
+they are shipped, the trainings of all but notebooks cut short: in FP32, in mixed precision with a dynamic and a static
+loss scale, NO_MASTER and STOCHASTIC_ROUNDING; a run that goes on from its file; an audit of one of them. Fast paths
+are off: the definitions are what is read. Refusals (a `raise`, and what only leads to one) are counted apart.
 """
 
 from __future__ import annotations
@@ -36,7 +36,15 @@ OPTIONS: list[list[str]] = [
     ["--policy", "no_master"],
     ["--policy", "stochastic_rounding"],
 ]
+NOTEBOOK = (
+    "import os, json; os.chdir({0!r}); text = json.load(open({1!r}, encoding='utf-8'))['cells']\n"
+    "for cell in text:\n    if cell['cell_type'] == 'code':\n        exec(''.join(cell['source']), globals())"
+)
 PROGRAMS = {
+    "README": [
+        "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL))
+    ],
+    **{path.stem: [NOTEBOOK.format(str(path.parent), path.name)] for path in ROOT.glob("examples/notebooks/*.ipynb")},
     "cnn": [EXAMPLE.format("cnn", 3, options) for options in OPTIONS],
     "lstm": [EXAMPLE.format("lstm", 2, ["--data", f"{ROOT}/CHANGELOG.md", *options]) for options in OPTIONS],
     "dcgan": ["from examples import dcgan; dcgan.DRAWN = 100", *[EXAMPLE.format("dcgan", 2, o) for o in OPTIONS]],
@@ -125,8 +133,10 @@ def ran() -> dict[Path, set[int]]:
     return found
 
 
-def statements(body: list[ast.stmt], refusal: bool = False) -> Iterator[tuple[set[int], bool]]:
-    """The lines of each statement but those of the statements in it, and whether it only leads to a `raise`."""
+def statements(body: list[ast.stmt], refusal: bool | None = None) -> Iterator[tuple[set[int], bool]]:
+    """The lines of each statement but those of the statements in it, and whether it only leads to a `raise`: also what
+    a branch or a handler that ends with one does before. refusal: that of what is around it; None: a function's body.
+    """
     for node in body:
         inside = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
         inside += [handler.body for handler in getattr(node, "handlers", [])]
@@ -136,9 +146,10 @@ def statements(body: list[ast.stmt], refusal: bool = False) -> Iterator[tuple[se
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
         last = min([child[0].lineno - 1 for child in inside if child], default=node.end_lineno)
         ends = bool(body) and isinstance(body[-1], ast.Raise)
-        yield set(range(first, max(first, last) + 1)), refusal or ends
+        yield set(range(first, max(first, last) + 1)), bool(refusal or ends)
+        whole = isinstance(node, (ast.FunctionDef, ast.ClassDef))
         for child in inside:
-            yield from statements(child, refusal)
+            yield from statements(child, None if whole else refusal or (refusal is not None and ends))
 
 
 def missed(path: Path, executed: set[int]) -> tuple[set[int], set[int]]:

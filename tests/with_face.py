@@ -4,7 +4,7 @@ import importlib.util
 from functools import cache
 
 import tinymp as mp
-from tinymp import arguments, backend
+from tinymp import backend
 
 CLASSES = (mp.Tensor, mp.nn.Module, mp.nn.functions.Function)
 
@@ -12,7 +12,7 @@ CLASSES = (mp.Tensor, mp.nn.Module, mp.nn.functions.Function)
 @cache
 def without():
     """The core as it is before the face is imported."""
-    return [dict(vars(cls)) for cls in CLASSES], arguments.otherwise, (backend.cpu.name, backend.gpu.name)
+    return [dict(vars(cls)) for cls in CLASSES], (backend.cpu.name, backend.gpu.name)
 
 
 def put():
@@ -29,7 +29,8 @@ def take():
     if importlib.util.find_spec("tinymp.torch") is None:  # a copy of the core
         return
     importlib.import_module("tinymp.torch")
-    classes, arguments.otherwise, (backend.cpu.name, backend.gpu.name) = without()
+    classes, (backend.cpu.name, backend.gpu.name) = without()
+    importlib.import_module("tinymp.ops.more.errors").otherwise = None
     for cls, names in zip(CLASSES, classes):
         for name in vars(cls).keys() - names.keys():
             delattr(cls, name)

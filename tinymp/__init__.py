@@ -88,17 +88,19 @@ _NAMES = {
     "ops.more.compare": """all any eq ge gt isfinite isinf isnan le logical_and logical_not logical_or lt ne
         pointwise.both pointwise.different_or_none pointwise.either pointwise.equal_or_none pointwise.invert""",
     "ops.more.conv": "conv.named_padding conv1d conv_transpose1d",
-    "ops.more.convert": "convert.Move convert.bfloat16 convert.clone convert.cuda",
+    "ops.more.convert": "convert.Move convert.bfloat16 convert.cast_items convert.clone convert.cuda",
     "ops.more.create": "arange empty_like eye linspace ones_like zeros_like",
     "ops.more.ctc": "ctc_loss",
     "ops.more.einsum": "einsum",
     "ops.more.embedding_bag": "embedding_bag",
+    "ops.more.errors": "convert.answered",
     "ops.more.find": """allclose bincount bucketize count_nonzero equal isclose logical_xor nonzero one_hot searchsorted
         unique""",
     "ops.more.gru": "gru_cell gru_layer",
     "ops.more.index": "gather index.picked index.places index_add index_put index_select scatter",
     "ops.more.in_place": """pointwise.add_ pointwise.clamp_ pointwise.div_ pointwise.in_place pointwise.masked_fill_
         pointwise.mul_ pointwise.sub_""",
+    "ops.more.limits": "convert.in_range",
     "ops.more.log_softmax": "log_softmax",
     "ops.more.loss": """binary_cross_entropy cosine_embedding_loss gaussian_nll_loss hinge_embedding_loss huber_loss
         kl_div l1_loss loss.cross_entropy_of loss.weighted margin_ranking_loss nll_loss smooth_l1_loss soft_margin_loss

@@ -15,14 +15,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from .backend.extras import held
 from .dtypes import FLOATING, FP32_OVERFLOW, require_fit
 from .events import NAMES, type_name
 from .events import flag as flag
 from .tensor import Tensor
-
-# Answers a call whose arguments do not fit (its name, function, arguments and error), or returns NotImplemented. Set by
-# tinymp/torch, which knows PyTorch's arguments
-otherwise: Callable[[str, Callable, tuple, dict, Exception], Any] | None = None
 
 FP32_TINY = 2.0**-126  # the smallest normal FP32 number
 MOST = 2**63 - 1  # what a 64-bit integer holds
@@ -31,8 +28,6 @@ LONGEST = 2**30  # the most elements along an axis, and the largest step: GPUs c
 
 F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K")
-TOO_LARGE = ("Maximum allowed ", "array is too big")  # NumPy's words, beyond what has an address
-RAISED = (IndexError, TypeError, ValueError, RuntimeError, MemoryError)
 
 
 def no_attribute(message: str) -> Exception:
@@ -42,8 +37,8 @@ def no_attribute(message: str) -> Exception:
 
 
 def named(function: F) -> F:
-    """Wrap `function` so that all its errors begin with its name and are of one of the kinds RAISED: also those that
-    arise deeper, in an op that it is made of, in the conversion of an argument, in NumPy.
+    """Wrap `function` so that all its errors begin with its name: also those that arise deeper, in an op that it is
+    made of, in the conversion of an argument, in NumPy (ops/more/errors.py).
     """
     return _named(function, lambda args: function.__name__)
 
@@ -81,15 +76,14 @@ def _named(function: F, name_of: Callable[[tuple], str]) -> F:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            if isinstance(error, (TypeError, RuntimeError)) and otherwise is not None:
-                y = otherwise(name_of(args), call, args, kwargs, error)
-                if y is not NotImplemented:
-                    return y
-            rename(error, name_of(args))
-            raise
+            return held("ops.convert.answered", _raised)(error, name_of(args), call, args, kwargs)
 
     vars(call)["__named__"] = True
     return call  # type: ignore[return-value]
+
+
+def _raised(error: Exception, *call: Any) -> Any:
+    raise error
 
 
 def called(function: F, name: str, says: str, module: str) -> F:
@@ -97,31 +91,6 @@ def called(function: F, name: str, says: str, module: str) -> F:
     function.__name__ = function.__qualname__ = name
     function.__doc__, function.__module__ = says, module
     return function
-
-
-def rename(error: Exception, name: str) -> None:
-    """Have the message of an error begin with `name`, which the user called, in place of the op that raised it; raise a
-    new error where this one is of none of the kinds RAISED.
-    """
-    message = str(error)
-    NAMES.add(name)
-    if isinstance(error, OSError):  # its file and number are for programs: the words alone change
-        if error.strerror is not None and error.filename is not None and ": " not in error.strerror:
-            error.strerror = f"{name}: {error.strerror}"
-    # not FloatingPointError: of an observer that was asked to stop there, or of np.errstate
-    elif isinstance(error, (*RAISED, OverflowError, ZeroDivisionError, AttributeError)):
-        own = message.startswith((f"{name}:", f"{name}()", f"{name}.", f"{name} "))
-        if own or message.endswith("in an earlier call)"):  # of a GPU: another call's
-            return
-        first, _, rest = message.partition(": ")
-        text = f"{name}: {rest if first in NAMES else message}"
-        # the others: an AttributeError of None or a str, an OverflowError of an integer too large for its dtype
-        otherwise = TypeError if isinstance(error, AttributeError) else ValueError
-        kind = next((kind for kind in RAISED if isinstance(error, kind)), otherwise)
-        kind = MemoryError if message.startswith(TOO_LARGE) else kind
-        if type(error) is not kind or error.args != (message,):
-            raise kind(text) from error
-        error.args = (text,)
 
 
 def tensor(op: str, name: str, x: Any) -> Tensor:

@@ -32,11 +32,11 @@ import numpy as np
 
 from . import backend
 from .dtypes import FLOATING, HALVES, float32
-from .events import NAMES, here, in_pass, running, tell, type_name
+from .events import NAMES, here, in_pass, running, tell, type_name, under
 from .events import backward as backward_run
 from .fast_path import find
 from .grad_mode import is_grad_enabled
-from .precision import DOT, LOSS, Kind, Policy, kept_policy, plain, policy_in_use, store, under, widen
+from .precision import DOT, LOSS, Kind, Policy, plain, policy_in_use, store, widen
 
 Array = Any
 
@@ -184,7 +184,7 @@ class Op:
     outputs: int = 1
     options: Mapping[str, Any] = {}  # what forward got by keyword; they are attributes as well
     loss_scale: Any = None  # the scale that this op multiplies into gradients (optim.scaler)
-    policy: Policy | None = None  # that of backward, where it is not the one in use (precision.kept_policy)
+    policy: Policy  # the one in use in its forward pass, which its backward follows
 
     if TYPE_CHECKING:  # what forward gets by keyword
 
@@ -270,10 +270,10 @@ class Op:
         """`arrays` are rounded in place, which frees the sums of gradients that they were."""
         running.set(self)
         np.seterr(all="ignore")  # as in `events.quietly`
-        backward, study = self.phase == "backward", policy_in_use.get().study
-        if backward:
+        if backward := self.phase == "backward":
+            policy_in_use.set(self.policy)
             arrays[:] = [dy if dy is None else joined(dy, Target((), self.dtype)) for dy in arrays]
-        if study is not None and self.kind is DOT:
+        if (study := policy_in_use.get().study) is not None and self.kind is DOT:
             arrays[:] = [study.operand(x, backward) if hasattr(x, "dtype") else x for x in arrays]
         faster: Any = find(definition, self.device.name) if plain(self.storage) else None
         y = NotImplemented if faster is None else faster(self, *arrays, **options)
@@ -301,7 +301,7 @@ class Op:
         self.kept = {id(backend.owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
         if self.kept:
             self.versions = [(t._version, t._version[0]) for t in tensors if id(backend.owner_of(t.array)) in self.kept]
-        self.sequence, self.policy = next(_sequence), kept_policy.get()
+        self.sequence, self.policy = next(_sequence), policy_in_use.get()
         for s in self.saved:
             wrong = getattr(s, "dtype", self.storage) != self.storage and s.dtype in FLOATING
             if wrong and not any(s is t.array for t in tensors):
@@ -332,7 +332,7 @@ class Op:
                     f"argument, got {'None' if g is None else f'{g.dtype} {g.shape}'}"
                 )
         if here.observers:
-            tell("ran", self, tuple(dys), dxs)
+            under(policy_in_use, self.policy, tell, "ran", self, tuple(dys), dxs)
         if self.kept and not retain:
             self.saved, self.statistics = None, ()
         return dxs
@@ -435,8 +435,7 @@ class Backward:
                 return
             _, op = queue.pop()
             *dys, self.scale = waiting.pop(op)
-            run, retain = op.run_backward, self.retain
-            edges, dxs = op.edges, run(dys, retain) if op.policy is None else under(op.policy, run, dys, retain)
+            edges, dxs = op.edges, op.run_backward(dys, self.retain)
             self.scale = self.scale if op.loss_scale is None else self.scale * op.loss_scale
 
     def deposit(self) -> None:

@@ -222,14 +222,14 @@ def tell(event: str, *what: Any) -> None:
         getattr(observer, event)(*what)
 
 
-def during(what: Any, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
-    """work(*args, **options) while `what` runs: see `here`.
+def under(variable: ContextVar, value: Any, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
+    """work(*args, **options) while a context variable (`running`, the policy in use) has this value.
 
-    It runs in a copy of the context, which keeps that, NumPy's settings and the policy. So nothing, no interrupt
-    either, can leave them changed.
+    It runs in a copy of the context, which keeps those, and NumPy's settings. So nothing, no interrupt either, can
+    leave them changed.
     """
     context = copy_context()
-    context.run(running.set, what)
+    context.run(variable.set, value)
     return context.run(work, *args, **options)
 
 

@@ -40,12 +40,8 @@ class Weights(Tensor):
         made.name, made.policy, made.normalisation = self.name, self.policy, self.normalisation
         return made
 
-    data = property(_same, doc="The same two arrays.")
+    data, detach = property(_same, doc="The same two arrays."), _same
     weight = property(lambda self: None if self._master is None else self, doc="Itself, if it has a master.")
-
-    def detach(self) -> Weights:
-        """The same two arrays outside the graph."""
-        return self._same()
 
     wide, selected = Held("nn.more.weights.wide"), Held("nn.more.weights.selected")
     __setstate__ = Held("nn.more.weights.__setstate__")

@@ -22,8 +22,8 @@ MPT is *Mixed Precision Training* (Micikevicius et al., 2018), NVG is NVIDIA's *
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar, copy_context
+from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -31,8 +31,8 @@ import numpy as np
 
 from . import backend
 from .backend.extras import held
-from .dtypes import FLOATING, HALVES, NAMES, bfloat16, float16, float32, float64, real, require_fit
-from .events import Result, Setting, here, quietly, tell
+from .dtypes import FLOATING, HALVES, NAMES, bfloat16, float16, float32, float64, require_fit
+from .events import Setting, here, quietly, tell
 
 Array = Any
 
@@ -91,30 +91,27 @@ def _round(x: Array, dtype: np.dtype) -> Array:
     return y
 
 
-def gemm(
-    a: Array, b: Array, bias: Array | None = None, *, acc: Array | None = None, wide: bool = False, like: Any = None
-) -> Array:
+def gemm(a: Array, b: Array, bias: Array | None = None, *, wide: bool = False) -> Array:
     """Primitive 3: the matrix product a @ b (+ bias) of stored operands, accumulated in FP32, rounded once.
 
-    a: (..., m, k), b: (..., k, n), bias: broadcasts to (..., m, n) and is added before the rounding. If operands come
-    widened already, `like` (by default a) is one that is stored. With `wide` the FP32 accumulators come back unrounded,
-    for an op that goes on summing them (col2im) and stores later; `acc`: such accumulators, to which a @ b is added.
+    a: (..., m, k), b: (..., k, n), bias: broadcasts to (..., m, n) and is added before the rounding. With `wide` the
+    FP32 accumulators come back unrounded, for an op that goes on summing them (col2im) and stores later.
 
     The library orders the sums, and may add all k products one after the other: |error| <= k 2^-24 sum |a b|, and no
     less is promised. OpenBLAS was seen to be 8e-4 off on 250,000 equal products in a result of 2 x 2 (2e-5 on random
     positive ones), and 6e-5 on two million in one of 64 x 32: weight gradients over as many rows.
     """
-    device, policy, like = backend.of(a), policy_in_use.get(), a if like is None else like
-    studied, tf32 = policy.accumulator("accumulate", like), policy.tf32 and like.dtype == float32
+    device, policy = backend.of(a), policy_in_use.get()
+    studied, tf32 = policy.accumulator("accumulate", a), policy.tf32 and a.dtype == float32
     if here.inside:
-        tell("product", a, b, "tf32" if tf32 else studied.name if studied else _accumulator_of(like))
+        tell("product", a, b, "tf32" if tf32 else studied.name if studied else _accumulator_of(a))
     if studied:
-        c = studied.product(widen(a), widen(b), acc, like)
+        c = studied.product(a, b)
         c = c if bias is None else c + widen(bias)
     else:  # cuBLAS can round its accumulators by itself, to nearest; a CPU's SGEMM returns them as they are
         rounded = not wide and policy.rounding == "nearest" and not here.inside
-        c = device.gemm(a, b, bias, acc, like.dtype, tf32, rounded)  # rounds: FP32 sums, and c if `rounded`
-    return c if wide or c.dtype == like.dtype else _round(c, like.dtype)
+        c = device.gemm(a, b, bias, tf32, rounded)  # rounds: FP32 sums, and c if `rounded`
+    return c if wide or c.dtype == a.dtype else _round(c, a.dtype)
 
 
 def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None = None) -> Array:
@@ -331,18 +328,7 @@ class Policy:
             raise TypeError(f"Policy.cast: expected a Module, parts of which to keep, got {type(target)}")
         if hasattr(target, "cast_storage"):  # Module and Tensor know how to do it to themselves
             return target.cast_storage(self) if keep is None else target.cast_storage(self, keep)
-        if isinstance(target, np.ndarray):
-            target = real("Policy.cast", target, target)
-            return target if target.dtype.kind in "iub" else fit("Policy.cast", target, self.storage)
-        if not isinstance(target, (dict, list, tuple)):
-            raise TypeError(
-                f"Policy.cast: expected a Module, Tensor, array or a collection of them, got {type(target)}"
-            )
-        if isinstance(target, dict):
-            return dict(zip(target, self.cast([*target.values()])))
-        # a batch may carry names beside its arrays
-        found = [item if isinstance(item, (str, bytes)) else self.cast(item) for item in target]
-        return type(target)(*found) if hasattr(target, "_fields") else type(target)(found)
+        return held("ops.convert.cast_items")(self, target)
 
 
 FP32 = Policy("FP32", storage=float32)
@@ -355,8 +341,6 @@ POLICIES = {p.name: p for p in (FP32, TF32, MIXED, BF16, NO_MASTER, STOCHASTIC_R
 
 # FP32 and MIXED share their arithmetic, so code that sets nothing gets the right one for either storage.
 policy_in_use: ContextVar[Policy] = ContextVar("policy", default=MIXED)
-# The policy of the kept module whose call is under way (Policy.cast); the backward of its ops will follow it.
-kept_policy: ContextVar[Policy | None] = ContextVar("kept_policy", default=None)
 
 
 def use(policy: Policy) -> Setting:
@@ -367,13 +351,6 @@ def use(policy: Policy) -> Setting:
     if not isinstance(policy, Policy):
         raise TypeError(f"use: expected a Policy, got {type(policy).__name__}; see tinymp.POLICIES")
     return Setting(policy_in_use, policy, policy)
-
-
-def under(policy: Policy, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
-    """work(*args, **options) while the primitives follow `policy`: as under `use`, which an interrupt can leave set."""
-    context = copy_context()
-    context.run(policy_in_use.set, policy)
-    return context.run(work, *args, **options)
 
 
 def current_policy() -> Policy:

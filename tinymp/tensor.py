@@ -72,16 +72,6 @@ class Tensor(Variable):
         """The number of elements."""
         return self.array.size
 
-    def size(self, dim: int | None = None) -> Any:
-        """The shape, or the length of axis `dim`. IndexError if there is no such axis."""
-        if dim is not None and dim not in range(-self.ndim, self.ndim):
-            raise IndexError(f"size: expected an axis of shape {self.shape}, got dim={dim}")
-        return self.shape if dim is None else self.shape[dim]
-
-    def dim(self) -> int:
-        """The number of axes."""
-        return self.array.ndim
-
     def __len__(self) -> int:
         if not self.array.ndim:
             raise TypeError("len: expected a tensor with an axis, got one of shape ()")
@@ -91,17 +81,8 @@ class Tensor(Variable):
         values = backend.to_cpu(self.numbers)
         values = widen(values) if self.dtype.kind == "V" else values  # NumPy prints its numbers like integers
         body = np.array2string(values, precision=4, threshold=50, prefix="tensor(")
-        parts = [body, f"dtype={self.dtype}", f"device={self.device}"]
-        if self.grad_fn is not None:
-            parts.append(f"from={self.grad_fn.name}")
-        elif self.requires_grad:
-            parts.append("requires_grad=True")
-        return f"tensor({', '.join(parts)})"
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        if self.grad_fn is not None:
-            raise TypeError(f"{self.grad_fn.name}: its result cannot be copied or pickled; write x.detach().clone()")
-        return super().__reduce_ex__(protocol)
+        origin = f", from={self.grad_fn.name}" if self.grad_fn else ", requires_grad=True" * self.requires_grad
+        return f"tensor({body}, dtype={self.dtype}, device={self.device}{origin})"
 
     # ---- leaving the graph
 
@@ -114,12 +95,6 @@ class Tensor(Variable):
         """
         return backend.to_cpu(self.numbers)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if copy is False and backend.of(self.array) is not backend.cpu:
-            raise ValueError("__array__: the data is on the GPU and can only be copied; leave out copy=False")
-        # rounds: numpy.asarray(tensor, dtype), as the user asked for
-        return np.array(backend.to_cpu(self.numbers), dtype=dtype, copy=copy)
-
     def item(self) -> Any:
         """The one element as a Python number. ValueError if there is not exactly one."""
         if self.array.size != 1:
@@ -130,14 +105,6 @@ class Tensor(Variable):
         """Its elements as nested lists of Python numbers."""
         return backend.to_cpu(self.numbers).tolist()
 
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __bool__(self) -> bool:
-        if self.array.size != 1:
-            raise ValueError(f"bool: expected one element, got shape {self.shape}; use .all() or .any()")
-        return bool(self.item())
-
     def detach(self) -> Tensor:
         """The same data outside the graph (shared memory, no gradient)."""
         return Tensor(self)
@@ -145,21 +112,11 @@ class Tensor(Variable):
     def cast_storage(self, policy: Policy) -> Tensor:
         if self.dtype not in FLOATING or self.dtype == policy.storage:
             return self
-        if not self.requires_grad:
-            return Tensor(fit("Policy.cast", self.array, policy.storage))
-        return self.to(policy.storage)
+        cast = self.requires_grad  # the conversion is part of the graph
+        return self.to(policy.storage) if cast else Tensor(fit("Policy.cast", self.array, policy.storage))
 
-    @property
-    def data(self) -> Tensor:
-        """The same values outside the graph (see the class)."""
-        return self.detach()
-
-    @data.setter
-    def data(self, value: Any) -> None:
-        value = value if isinstance(value, Tensor) else Tensor(value)
-        if self.requires_grad and value.dtype not in FLOATING:
-            raise TypeError(f"data: expected floating values for a tensor that requires a gradient, got {value.dtype}")
-        self.array, self._version = value.array, value._version  # ops that saved the old array keep its counter
+    assign = Held("ops.more.protocols.assign")
+    data = property(lambda self: self.detach(), lambda self, value: self.assign(value), doc="See the class.")
 
     @property
     def grad(self) -> Any:
@@ -190,10 +147,6 @@ class Tensor(Variable):
         requires a gradient, which would be lost (inside `no_grad` nothing is lost, and it is taken).
         """
         return self.overwrite("copy_", source)
-
-    def zero_(self) -> Tensor:
-        """Overwrite the data with zeros. Only outside the graph."""
-        return self.overwrite("zero_", backend.of(self.array).xp.zeros_like(self.array))
 
     def overwrite(self, how: str, source: Any) -> Tensor:
         """`copy_`, in the name of what the user called."""
@@ -284,37 +237,22 @@ class Gradient(Tensor):
         Variable.__init__(self, leaf.grad_array, False)
         self.leaf, self.grad_scale = leaf, leaf.grad_scale
 
-    def _assign(self, value: Any) -> None:
-        self.leaf.grad = value
-        self.array = self.leaf.grad_array
-
-    data = property(lambda self: self, _assign, doc="The same; what is assigned becomes the gradient of the leaf.")
-    weight = property(lambda self: self if self.dtype in HALVES else None, doc="Itself in FP16; see `autograd.Op`.")
-
-    def wide(self) -> Tensor:
-        """The same in FP32, exactly."""
-        return Tensor(widen(self.array))
-
-    def selected(self, op: Op, made: Tensor) -> Tensor:
-        """`made`, which op has selected of it: it is FP16 as well."""
-        return made
-
-    def overwrite(self, how: str, source: Any) -> Tensor:
-        """As `Tensor.overwrite`, but nothing is rounded: FP16 becomes FP32 for FP32, as what a scaler unscales does."""
-        if self.dtype in HALVES and getattr(source, "dtype", None) != self.dtype:
-            self._assign(widen(self.array))
-        return super().overwrite(how, source)
-
-    def __reduce__(self) -> tuple:
-        return Tensor, (self.array,)  # a copy is no leaf's gradient
+    weight = property(lambda self: self if self.dtype in HALVES else None, doc="Itself in FP16; see `autograd.taken`.")
+    data = property(lambda self: self, lambda self, value: self.assign(value), doc="The same.")
+    assign, wide = Held("ops.more.gradient.assign"), Held("ops.more.gradient.wide")
+    selected, overwrite = Held("ops.more.gradient.selected"), Held("ops.more.gradient.overwrite")
+    __reduce__ = Held("ops.more.gradient.__reduce__")
 
     def __repr__(self) -> str:
         scale, shown = float(self.grad_scale), super().__repr__()
         return shown if scale == 1 else f"{shown[:-1]}, loss scale {scale:g})"
 
 
-for _name in ("array_function", "dlpack", "dlpack_device", "format", "index", "int", "iter"):
+_SPECIAL = "array array_function bool dlpack dlpack_device float format index int iter reduce_ex"
+for _name in _SPECIAL.split():
     setattr(Tensor, f"__{_name}__", Held(f"ops.more.protocols.__{_name}__"))
+for _name in ("dim", "size", "zero_"):
+    setattr(Tensor, _name, Held(f"ops.more.protocols.{_name}"))
 
 
 # By the ids of their leaves, those that somebody holds: `p.grad is p.grad`, as in PyTorch.
@@ -377,9 +315,8 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False, device: st
     here = backend.of(made.array)
     stays = here is not backend.cpu or isinstance(data, Tensor)
     there = backend.get(device) if device is not None else here if stays else backend.default()
-    if there is not here:
-        made.array = there.asarray(made.array)
-    elif not isinstance(data, (int, float, list, tuple)):  # whatever else NumPy reads may share its memory
+    made.array = there.asarray(made.array)
+    if there is here and not isinstance(data, (int, float, list, tuple)):  # whatever else may share its memory
         made.array = made.array.copy()
     return made.requires_grad_(requires_grad)
 

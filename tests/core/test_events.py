@@ -74,10 +74,10 @@ def test_the_events_of_a_step():
 def test_what_runs_is_known_again_after_an_error():
     def outer():
         with pytest.raises(KeyError):
-            events.during("inner", {}.__getitem__, 0)
+            events.under(events.running, "inner", {}.__getitem__, 0)
         return here.running
 
-    assert events.during("outer", outer) == "outer"
+    assert events.under(events.running, "outer", outer) == "outer"
     x = mp.tensor([1.0], requires_grad=True)
     y = ops.exp(x)
     y.grad_fn.save("no array")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from ..arguments import flag, named, rename
+from ..arguments import flag, named
 from .accumulators import Accumulators
 from .advice import Advice, advise
 from .bytes import ByteLedger
@@ -101,11 +101,7 @@ class Audit:
 
     def __enter__(self) -> Audit:
         if self._trace is not None:
-            try:
-                self._trace.open()
-            except OSError as error:
-                rename(error, "audit")
-                raise
+            self._trace.open()
         self._listener.__enter__()
         return self
 

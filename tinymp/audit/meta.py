@@ -320,10 +320,10 @@ class Meta(Device):
         """x in FP16, ordered like a ufunc's result of x and as many random numbers."""
         return _elementwise(_F16, x, empty(x.shape))
 
-    def gemm(self, a: Array, b: Array, bias: Any, acc: Any, storage: Any, tf32: bool, rounded: bool) -> Array:
+    def gemm(self, a: Array, b: Array, bias: Any = None, tf32: bool = False, rounded: bool = False) -> Array:
         """a @ b in accumulators."""
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        return empty((*batch, a.shape[-2], b.shape[-1]), _F64 if storage == _F64 else _F32)
+        return empty((*batch, a.shape[-2], b.shape[-1]), _F64 if a.dtype == _F64 else _F32)
 
     def reduce(self, x: Array, axis: Any, how: str) -> Array:
         """As Device.reduce, with reduced axes of length 1."""

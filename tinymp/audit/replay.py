@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import backend
 from ..autograd import Array, Backward, Op, joined
-from ..events import Observer, during, observe, unobserved
+from ..events import Observer, observe, running, under, unobserved
 from ..ops.more.random import fork_rng
 from ..precision import Policy, use
 from .listener import Listener, Place
@@ -50,7 +50,7 @@ class Replay(Observer):
                     again = Backward(p.run.root, gradient)
                     again.propagate()
                     found = [(leaf, total) for leaf, total, _ in again.leaves.values() if id(leaf) in wanted]
-                    self.finite = not any(nonfinite(during(leaf, joined, g, leaf.array)) for leaf, g in found)
+                    self.finite = not any(nonfinite(under(running, leaf, joined, g, leaf.array)) for leaf, g in found)
             finally:
                 for op, saved, statistics in left:
                     op.saved, op.statistics = saved, statistics

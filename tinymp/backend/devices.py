@@ -68,16 +68,14 @@ class Device:
             low = low + (self.asarray(self.generator.random(x.shape)) < steps - low)  # an exact difference
         return self.cast(xp.copysign(xp.ldexp(low, ulp), wide), _F16)  # rounds: never, `low` was rounded already
 
-    def gemm(self, a: Array, b: Array, bias: Any, acc: Any, storage: np.dtype, tf32: bool, rounded: bool) -> Array:
-        """a @ b (+ acc) (+ bias) of operands that are stored in this dtype, in FP32 (FP64 for FP64).
+    def gemm(self, a: Array, b: Array, bias: Any = None, tf32: bool = False, rounded: bool = False) -> Array:
+        """a @ b (+ bias) in FP32 (FP64 for FP64).
 
-        acc may be overwritten. tf32: round FP32 operands to TF32 first. rounded: whether a library that rounds its
-        accumulators by itself, once and to nearest, may return them so; the definition leaves that to `store`.
+        tf32: round FP32 operands to TF32 first. rounded: whether a library that rounds its accumulators by itself,
+        once and to nearest, may return them so; the definition leaves that to `store`.
         """
         a, b = self._widened(a), self._widened(b)
         c = self.xp.matmul(*((self.tf32(a), self.tf32(b)) if tf32 else (a, b)))  # rounds: `gemm` by BLAS: FP32 sums
-        if acc is not None:
-            c += acc
         if bias is not None:
             c += self._widened(bias)
         return c

@@ -95,22 +95,16 @@ class Gpu(Device):
         # rounds: `store`: to nearest, ties to even
         return back(self.map(lambda x: x.astype(dtype), x))
 
-    def gemm(self, a: Array, b: Array, bias: Any, acc: Any, storage: np.dtype, tf32: bool, rounded: bool) -> Array:
+    def gemm(self, a: Array, b: Array, bias: Any = None, tf32: bool = False, rounded: bool = False) -> Array:
         """By cuBLAS. A bias is added to the FP32 sums, and both are rounded once, in one kernel."""
-        # rounds: never, it undoes `widen`
-        a, b = (x if x.dtype == storage else x.astype(storage) for x in (a, b))
-        wide = _F32 if storage == _F16 else storage
-        final = storage if rounded else wide
-        if acc is None:
-            lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-            c = self.xp.empty((*lead, a.shape[-2], b.shape[-1]), final if bias is None else wide)
-        else:
-            c = self.xp.ascontiguousarray(acc)
-        multiply(self.xp, a, b, c, TF32 if tf32 else COMPUTE[storage], add=acc is not None)  # rounds: `gemm`: cuBLAS
-        if bias is not None:
-            # rounds: `gemm`: FP32 sums with their bias
-            return self.map(lambda c, bias: (c + bias.astype(c.dtype)).astype(final), c, bias)
-        return c if c.dtype == final else c.astype(final)  # rounds: `gemm`: accumulators, once complete
+        wide = _F32 if a.dtype == _F16 else a.dtype
+        final, lead = a.dtype if rounded else wide, np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        c = self.xp.empty((*lead, a.shape[-2], b.shape[-1]), final if bias is None else wide)
+        multiply(self.xp, a, b, c, TF32 if tf32 else COMPUTE[a.dtype])  # rounds: `gemm`: cuBLAS
+        if bias is None:
+            return c
+        # rounds: `gemm`: FP32 sums with their bias
+        return self.map(lambda c, bias: (c + bias.astype(c.dtype)).astype(final), c, bias)
 
     @replaceable
     def reduce(self, x: Array, axis: Any, how: str) -> Array:
@@ -166,8 +160,8 @@ def arranged(x: Array) -> tuple[Array, Callable[[Array], Array]]:
 # ----------------------------------------------------------------------------------------------------------- products
 
 
-def multiply(xp: Any, a: Array, b: Array, out: Array, compute: int, add: bool = False) -> None:
-    """out = a @ b, or out += a @ b, written in place; rounded once, to the dtype of out. See the head of this file.
+def multiply(xp: Any, a: Array, b: Array, out: Array, compute: int) -> None:
+    """out = a @ b, written in place; rounded once, to the dtype of out. See the head of this file.
 
     a: (..., m, k), b: (..., k, n), out: (..., m, n), C-contiguous; leading axes broadcast to those of out. Operands
     that lie transposed, have gaps between rows (slices), or are shared by a batch are not copied. ValueError for a
@@ -176,8 +170,7 @@ def multiply(xp: Any, a: Array, b: Array, out: Array, compute: int, add: bool = 
     require_one_gpu(xp)
     lead, (m, k), n = out.shape[:-2], a.shape[-2:], b.shape[-1]
     if out.size == 0 or k == 0:
-        if not add:
-            out.fill(0)
+        out.fill(0)
         return
     batch = out.size // (m * n)
     if b.size == k * n and a.flags.c_contiguous and a.size == batch * m * k and batch * m <= MOST:
@@ -190,7 +183,7 @@ def multiply(xp: Any, a: Array, b: Array, out: Array, compute: int, add: bool = 
     (x, x_turned, x_distance, x_step), (y, y_turned, y_distance, y_step) = second, first
     call_cublas(
         *(x_turned, y_turned, n, m, k, one, x.data.ptr, TYPES[x.dtype], x_distance, x_step),
-        *(y.data.ptr, TYPES[y.dtype], y_distance, y_step, one if add else zero),
+        *(y.data.ptr, TYPES[y.dtype], y_distance, y_step, zero),
         *(out.data.ptr, TYPES[out.dtype], n, m * n, batch, compute, DEFAULT_ALGORITHM),
     )
 

@@ -23,13 +23,13 @@ from .. import backend
 from ..autograd import Array
 from ..backend import gpu
 from ..dtypes import float32, float64
-from ..events import here
+from ..events import here, under
 from ..fast_path import fast_path
 from ..optim.groups import Group
 from ..optim.optimizer import Optimizer
 from ..optim.result import StepResult
 from ..parameter import Parameter
-from ..precision import store, under
+from ..precision import policy_in_use, store
 from . import philox, recording
 from .layout import contiguous
 from .many import Many
@@ -161,7 +161,7 @@ def _traced(optimizer: Optimizer, group: Group, p: Parameter, arrays: dict[str, 
 
     counted = f"for (int i = 0; i < rows.count; i++) ++*{many.count('step', 'i')};"
     try:
-        results = under(p.policy, work)
+        results = under(policy_in_use, p.policy, work)
     except Exception:  # a rule of the user's, to which symbols are strange: if it is wrong, its definition says so
         return rule
     skips, counts_on = "if (skip && *skip) return;", f"if (last_to_end(ended)) {counted}"

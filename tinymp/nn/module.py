@@ -12,9 +12,9 @@ from .. import backend
 from ..arguments import flag, named, named_by_class
 from ..backend.extras import Held, held
 from ..dtypes import FLOATING, fits
-from ..events import in_pass
+from ..events import in_pass, under
 from ..parameter import Parameter, replace, storage_of
-from ..precision import MIXED, Policy, to_dtype, under
+from ..precision import MIXED, Policy, policy_in_use, to_dtype
 from ..tensor import Tensor
 from .loading import COPY, exact, is_rounded, load
 
@@ -276,7 +276,7 @@ class Module:
         if flag("load_state_dict", "strict", strict) and any(left):
             names = f"missing: {', '.join(left[0])}; unexpected: {', '.join(map(str, left[1]))}"
             raise ValueError(f"load_state_dict: this does not fit {type(self).__name__}: {names}")
-        under(MIXED, load, {name: x for name, x in own.items() if name in state_dict}, state_dict)
+        under(policy_in_use, MIXED, load, {name: x for name, x in own.items() if name in state_dict}, state_dict)
         return left
 
     # ---- in nn/more/module.py and nn/more/hooks.py: what training does without

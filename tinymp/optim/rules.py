@@ -37,8 +37,7 @@ class SGD(Optimizer):
 
     def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
         mu, tau = group["momentum"], group["dampening"]
-        if group["weight_decay"]:
-            g = g + group["weight_decay"] * w
+        g = g + group["weight_decay"] * w if group["weight_decay"] else g
         if mu:
             m = state["momentum_buffer"]
             m *= mu
@@ -72,8 +71,7 @@ class Adam(Optimizer):
     def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
         xp, t, lr, (b1, b2) = backend.of(w).xp, state["step"], group["lr"], group["betas"]
         m, v = state["exp_avg"], state["exp_avg_sq"]
-        if group["weight_decay"]:
-            g = g + group["weight_decay"] * w
+        g = g + group["weight_decay"] * w if group["weight_decay"] else g
         m *= b1
         m += (1 - b1) * g
         v *= b2

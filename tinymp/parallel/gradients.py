@@ -16,7 +16,7 @@ from ..autograd import Array, Op, added, joined
 from ..backend import __version__
 from ..checkpoint.saving import bytes_of
 from ..dtypes import HALVES, NAMES, float16, float32
-from ..events import Exchange, Observer, during, here, observe, tell
+from ..events import Exchange, Observer, here, observe, running, tell, under
 from ..nn.module import Module
 from ..ops.more.graph import uses
 from ..parameter import Parameter
@@ -162,7 +162,9 @@ class DistributedDataParallel(Observer):
                     self._order.append(self._own[id(edge)])
                     if self._buckets is not None and id(edge) not in self._rows:
                         slot = self._run.leaves[id(edge)]
-                        dx = slot[1] = during(edge, joined, slot[1], edge.array)  # no op still to come adds to it
+                        dx = slot[1] = under(
+                            running, edge, joined, slot[1], edge.array
+                        )  # no op still to come adds to it
                         self._fill(edge, dx if edge.grad_array is None else added(edge.grad_array, dx))
         self._last = None
 
@@ -184,7 +186,7 @@ class DistributedDataParallel(Observer):
 
     def _outgoing(self, p: Parameter, x: Array) -> Array:
         """A gradient as it travels, to be added to those of the others."""
-        return during(Exchange(p), self._divided, p, x) if here.inside else self._divided(p, x)
+        return under(running, Exchange(p), self._divided, p, x) if here.inside else self._divided(p, x)
 
     def _divided(self, p: Parameter, x: Array) -> Array:
         x = store(widen(x) / self.group.size, like=p.array) if _travels(p) == float16 else widen(x)

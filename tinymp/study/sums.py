@@ -18,23 +18,23 @@ Array = Any
 _F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 
 
-def matmul_fp16(a: Array, b: Array, chunk: int, acc: Array | None = None) -> Array:
-    """The product a @ b (+ acc) of FP32 operands with an FP16 accumulator, returned in FP32.
+def matmul_fp16(a: Array, b: Array, chunk: int) -> Array:
+    """The product a @ b with an FP16 accumulator, returned in FP32.
 
     `chunk` products at a time are summed exactly enough and then added to the accumulator with one rounding to FP16,
     as a Tensor Core with FP16 accumulators does with its step of 4 (NVG section 2.2). In FP64 up to 16 products, as
     many as Tensor Cores take in a step: no bit depends on the order of BLAS, which follows the shapes. More in FP32.
     """
     device, wide = backend.of(a), _F64 if chunk <= 16 else _F32
-    a_wide, b_wide = a.astype(wide, copy=False), b.astype(wide, copy=False)  # rounds: never, FP16's values are exact
+    a_wide, b_wide = device.cast(a, wide), device.cast(b, wide)  # rounds: never, FP16's values are exact
+    acc: Any = None
     for k in range(0, a.shape[-1], chunk):
         # rounds: the products of one chunk, in FP64 (FP32 from 17 products)
-        part = device.gemm(a_wide[..., k : k + chunk], b_wide[..., k : k + chunk, :], None, None, wide, False, False)
+        part = device.gemm(a_wide[..., k : k + chunk], b_wide[..., k : k + chunk, :])
         part = part.astype(_F32, copy=False)  # rounds: the sum of one chunk, from FP64 to FP32
         # rounds: an FP16 accumulator, after every chunk
         acc = device.cast(device.cast(part if acc is None else acc + part, _F16), _F32)
-    # rounds: never, an empty inner dimension gives zeros
-    return device.xp.matmul(a, b) if acc is None else acc  # an empty inner dimension gives zeros
+    return device.gemm(a, b) if acc is None else acc  # rounds: never, an empty inner dimension gives zeros
 
 
 def reduce_fp16(x: Array, axis: Any, how: str) -> Array:
@@ -69,11 +69,10 @@ class Fp16:
     chunk: int = 4
     name = "float16"
 
-    def product(self, a: Array, b: Array, acc: Array | None, like: Array) -> Array:
-        device = backend.of(a)
-        if not device.has_values:
-            return device.gemm(a, b, None, acc, _F32, False, False)  # rounds: never, arrays without memory
-        return matmul_fp16(a, b, self.chunk, acc)
+    def product(self, a: Array, b: Array) -> Array:
+        if not backend.of(a).has_values:
+            return backend.of(a).gemm(a, b)  # rounds: never, arrays without memory
+        return matmul_fp16(a, b, self.chunk)
 
     def reduce(self, x: Array, axis: Any, how: str) -> Array:
         device = backend.of(x)
@@ -111,10 +110,11 @@ class TensorCore:
     def name(self) -> str:
         return f"{RESULTS[self.accumulate][1]} of {self.architecture}"
 
-    def product(self, a: Array, b: Array, acc: Array | None, like: Array) -> Array:
+    def product(self, a: Array, b: Array) -> Array:
         device = backend.of(a)
         if not device.has_values:
-            return device.gemm(a, b, None, acc, _F32, False, False)  # rounds: never, arrays without memory
+            return device.gemm(a, b)  # rounds: never, arrays without memory
+        a, b = widen(a), widen(b)
         (one, s), (two, t) = self._format(a), self._format(b)
         if self.storage in (one, two):  # attention multiplies weights that it has computed itself: these are no FP8
             one, s, two, t = self.storage, 1.0, self.storage, 1.0
@@ -122,15 +122,14 @@ class TensorCore:
         if one == "tf32":
             a, b = (device.tf32(a), device.tf32(b)) if current_policy().tf32 else (truncate(a), truncate(b))
         x, y = a.astype(_F64) * s, b.astype(_F64) * t  # rounds: never, FP64 times a power of two
-        start = None if acc is None else acc.astype(_F64) * (s * t)  # rounds: never, FP64 times a power of two
         if self.promote:
-            total = multiply(x[..., :0], y[..., :0, :], start, unit, formats)
+            total = multiply(x[..., :0], y[..., :0, :], None, unit, formats)
             for k in range(0, x.shape[-1], self.promote):
                 some = slice(k, k + self.promote)
                 part = multiply(x[..., some], y[..., some, :], None, unit, formats)
                 total = (total + part).astype(_F32).astype(_F64)  # rounds: a promoted sum, to FP32
         else:
-            total = multiply(x, y, start, unit, formats)
+            total = multiply(x, y, None, unit, formats)
         with np.errstate(over="ignore"):
             return (total / (s * t)).astype(_F32)  # rounds: never, but for what FP32 does not hold after the scaling
 
@@ -162,16 +161,12 @@ class Split:
     def name(self) -> str:
         return "float32" if self.fp16 is None else "float16"
 
-    def product(self, a: Array, b: Array, acc: Array | None, like: Array) -> Array:
-        device, step = backend.of(a), max(-(-a.shape[-1] // self.parts), 1)
+    def product(self, a: Array, b: Array) -> Array:
+        step, acc = max(-(-a.shape[-1] // self.parts), 1), None
         for k in range(0, max(a.shape[-1], 1), step):
             some = a[..., k : k + step], b[..., k : k + step, :]
-            part = (
-                self.fp16.product(*some, None, like)
-                if self.fp16
-                else device.gemm(*some, None, None, _F32, False, False)  # rounds: the products of one part, FP32 sums
-            )
-            part = part if a.shape[-1] <= step else widen(store(part, like))
+            part = (self.fp16.product if self.fp16 else backend.of(a).gemm)(*some)  # rounds: the products of one part
+            part = part if a.shape[-1] <= step else widen(store(part, a))
             acc = part if acc is None else acc + part
         return acc
 
@@ -188,11 +183,11 @@ class Fp64:
     name = "float64"
 
     @staticmethod
-    def product(a: Array, b: Array, acc: Any, like: Array) -> Array:
+    def product(a: Array, b: Array) -> Array:
         device = backend.of(a)
         a, b = device.cast(a, _F64), device.cast(b, _F64)  # rounds: never, FP32 -> FP64 is exact
         # rounds: products accumulated in FP64, then rounded to FP32
-        return device.cast(device.gemm(a, b, None, acc, _F64, False, False), _F32)
+        return device.cast(device.gemm(a, b), _F32)
 
     @staticmethod
     def reduce(x: Array, axis: Any, how: str) -> Array:

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import arguments, backend, ops
+from .. import backend, ops
 from ..backend.extras import held
 from ..dtypes import float32, float64
 from ..grad_mode import is_grad_enabled, no_grad
 from ..nn import Module
+from ..ops.more import errors
 from ..optim.schedule import Schedule
 from ..tensor import Gradient, Tensor, from_numpy
 from . import methods
@@ -114,8 +115,7 @@ def _promoted(name: str, x: Any, y: Any) -> tuple | None:
     """
     if isinstance(y, np.ndarray) or not (isinstance(x, Tensor) and isinstance(y, Tensor)):
         return (x, from_numpy(y)) if isinstance(y, np.ndarray) else None
-    policies: Any = [t.grad_fn and t.grad_fn.policy for t in (x, y)]
-    rule = next((policy.arguments for policy in policies if policy is not None), None)
+    rule: Any = next((t.grad_fn.policy.arguments for t in (x, y) if t.grad_fn and t.grad_fn.policy.arguments), None)
     if rule is None and {x.dtype, y.dtype} == {float32, float64} and not (x.ndim and y.ndim):
         rule = held("torch.amp.Autocast")("").arguments
     return rule and tuple(rule(name, (x, y), {}))
@@ -214,4 +214,4 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
 
 def install() -> None:
     """Have tinymp's functions ask here."""
-    arguments.otherwise = otherwise
+    errors.otherwise = otherwise

@@ -25,8 +25,9 @@ from ..arguments import choice, flag, instance, same_keys
 from ..dtypes import FLOATING, HALVES, as_dtype, float16, float32, float64
 from ..events import Setting
 from ..nn import Module
+from ..nn.more.keep import kept_policy
 from ..optim import DynamicLossScaler, Optimizer
-from ..precision import DOT, FP32, POLICIES, Policy, kept_policy, policy_in_use
+from ..precision import DOT, FP32, POLICIES, Policy, policy_in_use
 from ..tensor import Tensor
 
 __all__ = ["GradScaler", "autocast", "prepare"]

@@ -217,7 +217,7 @@ TENSOR: dict[str, Any] = {
     "select": lambda x, dim, index: held("ops.unbind")(x, dim)[index],
     "new_tensor": new_tensor,
     "nelement": Tensor.numel,
-    "ndimension": Tensor.dim,
+    "ndimension": lambda x: x.ndim,
     "element_size": lambda x: x.dtype.itemsize,
     "is_floating_point": is_floating_point,
     "is_contiguous": lambda x: bool(x.array.flags.c_contiguous),

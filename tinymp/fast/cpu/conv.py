@@ -130,10 +130,10 @@ def correlate(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry) -> A
     rows, cut = columns(xp, x, g)
     matrix, bias = widen(grouped(w, g)), None if bias is None else grouped(bias, g)
     if len(rows) == 1:
-        return gemm(matrix, cut(rows[0]), bias, like=w).reshape(y.shape)
+        return store(gemm(matrix, cut(rows[0]), bias), like=w).reshape(y.shape)
 
     def fill(block: slice) -> None:
-        y[:, block] = gemm(matrix, cut(block), bias, like=w).reshape(o, block.stop - block.start, ow, n)
+        y[:, block] = store(gemm(matrix, cut(block), bias), like=w).reshape(o, block.stop - block.start, ow, n)
 
     share(fill, rows)
     return y
@@ -144,16 +144,16 @@ def correlate_rows(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry,
     (o, oh), cut, across = y.shape[:2], by_rows(xp, x, g), g.kernel[1]
     matrices = widen(w).reshape(g.groups, o // g.groups, -1, *g.kernel).transpose(4, 0, 1, 3, 2)  # (kh, C) as the image
     matrices = matrices.reshape(across, g.groups, 1, 1, o // g.groups, -1)
-    bias = None if bias is None else bias.reshape(g.groups, 1, 1, -1, 1)
+    bias = None if bias is None else widen(bias).reshape(g.groups, 1, 1, -1, 1)
     places = y.reshape(g.groups, o // g.groups, oh, parts, -1)
 
     def fill(rows: slice) -> None:
-        total: Any = None
-        for tap in range(across):
-            last = tap == across - 1
-            seen, final = cut(tap, rows, parts), bias if last else None
-            total = gemm(matrices[tap], seen, final, acc=total, wide=not last, like=w)
-        places[:, :, rows] = total.transpose(0, 3, 1, 2, 4)
+        total = gemm(matrices[0], cut(0, rows, parts))
+        for tap in range(1, across):
+            total += gemm(matrices[tap], cut(tap, rows, parts))
+        if bias is not None:
+            total += bias
+        places[:, :, rows] = store(total, like=w).transpose(0, 3, 1, 2, 4)
 
     share(fill, slices(oh, x.shape[0] * prod(g.kernel) * y[0].size, 2 * CACHED))
     return y
@@ -249,7 +249,8 @@ def weight_gradient(xp: Any, x: Array, y: Array, g: Geometry, like: Array) -> Ar
         for block in rows:  # columns y^T, not y columns^T: the tall operand first is a fifth faster
             seen = cut(block)
             dy = y[:, block].reshape(g.groups, o // g.groups, seen.shape[2]).swapaxes(1, 2)
-            total = gemm(seen, dy, acc=total, wide=True, like=like)
+            part = gemm(seen, dy, wide=True)
+            total = part if total is None else xp.add(total, part, out=total)  # rounds: never, FP32 sums
         return total
 
     size = x.shape[0] * prod(g.kernel) * y[0].size
@@ -266,7 +267,7 @@ def weight_gradient_rows(xp: Any, x: Array, y: Array, g: Geometry, like: Array) 
     dw = xp.zeros((g.kernel[1], g.groups, g.kernel[0] * x.shape[0] // g.groups, o // g.groups), widen(like[:0]).dtype)
 
     def products(rows: slice) -> list[Array]:
-        return [gemm(cut(tap, rows, 1)[:, :, 0], dy[:, rows], wide=True, like=like) for tap in range(len(dw))]
+        return [gemm(cut(tap, rows, 1)[:, :, 0], dy[:, rows], wide=True) for tap in range(len(dw))]
 
     for taps in share(products, slices(oh, x.shape[0] * prod(g.kernel) * y[0].size, 2 * CACHED)):
         for total, part in zip(dw, taps):

@@ -68,10 +68,10 @@ def gru_backward(op: GRU, dy: Array | None, dh_n: Array | None) -> tuple:
     del a, inner, dys  # twice as large as what is stored
     wide_dp, wide_dm = widen(dp), widen(dm)
     return (
-        like_x and steps.unpack(gemm(wide_dp, w_ih, like=dp)),
+        like_x and steps.unpack(store(gemm(wide_dp, w_ih), like=dp)),
         like_h and store(steps.unsort(dh + past), like=like_h),
-        like_ih and gemm(wide_dp.T, steps.pack(x), like=dp),
-        like_hh and gemm(wide_dm.T, seen, like=dm),
+        like_ih and store(gemm(wide_dp.T, steps.pack(x)), like=dp),
+        like_hh and store(gemm(wide_dm.T, seen), like=dm),
         like_b_ih and store(reduce(wide_dp, 0, "sum", like=dp).reshape(-1), like=x),
         like_b_hh and store(reduce(wide_dm, 0, "sum", like=dm).reshape(-1), like=x),
     )

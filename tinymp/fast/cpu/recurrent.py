@@ -66,11 +66,11 @@ def lstm_backward(op: LSTM, dy: Array | None, dh_n: Array | None, dc_n: Array | 
     # Under FP8, too, a sum of what was stored: the dz of the gates, which no format has rounded
     db = (like_b_ih or like_b_hh) and store(reduce(wide, 0, "sum", like=dz).reshape(-1), like=x)
     return (
-        like_x and steps.unpack(gemm(wide, w_ih, like=dz)),
+        like_x and steps.unpack(store(gemm(wide, w_ih), like=dz)),
         like_h and store(steps.unsort(dh), like=like_h),
         like_c and store(steps.unsort(dc), like=like_c),
-        like_ih and gemm(wide.T, steps.pack(x), like=dz),
-        like_hh and gemm(wide.T, h_before, like=dz),
+        like_ih and store(gemm(wide.T, steps.pack(x)), like=dz),
+        like_hh and store(gemm(wide.T, h_before), like=dz),
         like_b_ih and db,
         like_b_hh and db,
     )
@@ -114,7 +114,7 @@ def products(x: Array, w_ih: Array, bias: Array | None, steps: Steps) -> Array:
 
 def times(w: Array, rows: Array) -> Array:
     """rows w^T, in FP32 accumulators; w is widened."""
-    return gemm(w, widen(rows).T, wide=True, like=rows).T
+    return gemm(w, widen(rows).T).T
 
 
 def after(state: Array, rows: Array, steps: Steps) -> Array:

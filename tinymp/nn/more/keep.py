@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
 from ...autograd import Array, Op
-from ...events import Observer, observe
+from ...events import Observer, observe, under
 from ...ops.convert import to
-from ...precision import LOSS, Policy, kept_policy, under
+from ...precision import LOSS, Policy, policy_in_use
 from ...tensor import Tensor
 from ..module import Module
 from .hooks import Hooks, Kept, hooks_of
+
+# The policy of the kept module whose call is under way, or of autocast's block (torch/amp.py)
+kept_policy: ContextVar[Policy | None] = ContextVar("kept_policy", default=None)
 
 
 def policies_kept(model: Module, policy: Policy, keep: Mapping[str, Policy]) -> dict[int, Any]:
@@ -53,7 +57,7 @@ def call_kept(hooks: Hooks, module: Module, args: tuple, kwargs: dict[str, Any])
         return hooks.run(module, args, kwargs)
     args, kwargs = _converted((args, kwargs), outer.storage, own.storage, {})
     seen = _Losses()
-    output = under(own, _within, seen, own, hooks, module, args, kwargs)
+    output = under(policy_in_use, own, _within, seen, own, hooks, module, args, kwargs)
     return _converted(output, own.storage, outer.storage, seen.losses)
 
 

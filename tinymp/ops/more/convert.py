@@ -1,14 +1,17 @@
-"""Other devices, copies, and methods for BF16 and a GPU."""
+"""Other devices, copies, batches that a policy casts, and methods for BF16 and a GPU."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ... import dtypes
 from ...arguments import name_all
 from ...autograd import Array, Op
 from ...backend.extras import hint
-from ...precision import MOVEMENT
+from ...dtypes import real
+from ...precision import MOVEMENT, Policy, fit
 from ...tensor import Tensor
 
 
@@ -42,6 +45,20 @@ class Copy(Op):
 def clone(input: Tensor) -> Tensor:
     """A copy of the data, inside the graph."""
     return Copy.apply(input)
+
+
+def cast_items(policy: Policy, target: Any) -> Any:
+    """`policy.cast` of an array, or of a list, tuple or dict item by item. TypeError for anything else."""
+    if isinstance(target, np.ndarray):
+        target = real("Policy.cast", target, target)
+        return target if target.dtype.kind in "iub" else fit("Policy.cast", target, policy.storage)
+    if not isinstance(target, (dict, list, tuple)):
+        raise TypeError(f"Policy.cast: expected a Module, Tensor, array or a collection of them, got {type(target)}")
+    if isinstance(target, dict):
+        return dict(zip(target, policy.cast([*target.values()])))
+    # a batch may carry names beside its arrays
+    found = [item if isinstance(item, (str, bytes)) else policy.cast(item) for item in target]
+    return type(target)(*found) if hasattr(target, "_fields") else type(target)(found)
 
 
 def bfloat16(input: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The ranges of floating dtypes, and the bits of their numbers."""
+"""The ranges of floating dtypes, and the bits of their numbers; the ranges of integers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+
+from ... import backend
+from ...events import quietly
 
 
 def _info(dtype: np.dtype) -> Any:
@@ -29,3 +32,14 @@ def patterns(dtype: np.dtype) -> tuple[int, int, int]:
     """
     normal, mask = 1 << _info(dtype).nmant, (1 << 8 * dtype.itemsize - 1) - 1
     return mask, normal, mask + 1 - normal
+
+
+def in_range(x: Any, dtype: np.dtype) -> Any:
+    """Where x, its fraction cut off, is within the range of an integer dtype."""
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    if x.dtype.kind in "iub":
+        return (x >= low) & (x <= high)
+    xp = backend.of(x).xp
+    whole = xp.trunc(x)
+    # powers of two: exact, or beyond all that x's dtype holds
+    return quietly(lambda: xp.isfinite(x) & (whole >= float(low)) & (whole < float(high + 1)))
