@@ -4,9 +4,9 @@
 
 Three calls of at most ten minutes, each complete in itself. A call is a list of steps, a step a list of cases. Each
 step runs in a process of its own with a time limit: where a lost CUDA context or a crash ends one, another goes on
-behind that case. DIR/CALL-STEP.json is written after every case. The same command again goes on where it ended. --device
-cuda-on-cpu --tiny is the rehearsal without a GPU. The exit code is 1 if a step did not end well; an absent program is
-no failure.
+behind that case. DIR/CALL-STEP.json is written after every case. The same command again goes on where it ended.
+--device cuda-on-cpu --tiny is the rehearsal without a GPU. The exit code is 1 if a step did not end well; an absent
+program is no failure.
 """
 
 from __future__ import annotations

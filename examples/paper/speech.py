@@ -72,7 +72,7 @@ class Speech(program.Task):
     def batches(self, seed: int) -> Iterator[Batch]:
         random = np.random.default_rng(seed)
         lengths = np.array([len(one.frames) for one in self.training])
-        sampler = BucketBatchSampler(lengths // BUCKET, self.batch, drop_last=True, generator=random)
+        sampler = BucketBatchSampler(lengths // BUCKET, self.batch, random, drop_last=True)
         while True:
             for rows in sampler:
                 some = [self.training[i] for i in rows]
