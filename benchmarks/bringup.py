@@ -206,11 +206,11 @@ CALLS = {
         _suite("kernels", 90, KERNELS, "not elementwise and not nvrtc"),
         _suite("tests", 170, ["core/**/test_*.py"], "not test_against_torch"),
         Step("compiled", compiled, 40),
-        *(_section("gains", 90), _section("gemm", 45), _section("conv", 80), _section("recurrent", 45)),
+        _section("gains", 240),
     ],
     3: [
         *(Step(tool, partial(sanitized, tool), 200) for tool in ("memcheck", "racecheck")),
-        *(_section("sums", 30), _section("memory", 60)),
+        _section("memory", 60),
         _suite("large", 60, AGAINST, "many or count"),
     ],
 }

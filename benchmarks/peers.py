@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from .timing import Work
@@ -27,35 +26,6 @@ def shared(x: Any) -> Any:
 def orders() -> dict[str, Any]:
     """The memory orders of images that PyTorch knows: the better one counts."""
     return {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
-
-
-def matmul(a: Any, b: Any) -> Work:
-    """The product of half matrices, with PyTorch's defaults."""
-    return {"PyTorch": partial(torch.matmul, shared(a), shared(b))}
-
-
-def conv(part: str, x: Any, w: Any, stride: tuple, padding: tuple) -> Work:
-    """The forward of a convolution, its input gradient or its weight gradient."""
-    work: Work = {}
-    for name, order in orders().items():
-        a, b = (shared(v).contiguous(memory_format=order) for v in (x, w))
-        forward = partial(functional.conv2d, a, b, stride=stride, padding=padding)
-        if part == "forward":
-            work[name] = forward
-            continue
-        mask = [part == "input gradient", part == "weight gradient", False]
-        dy = torch.randn_like(forward())
-        arguments = (dy, a, b, None, stride, padding, (1, 1), False, (0, 0), 1, mask)
-        work[name] = partial(torch.ops.aten.convolution_backward, *arguments)
-    return work
-
-
-def recurrent(cell: str, hidden: int, x: Any, dy: Any) -> Work:
-    """Forward and backward of an LSTM or a GRU in half precision: gradients of x and of all weights."""
-    a, g = shared(x).requires_grad_(), shared(dy)
-    model = getattr(torch.nn, cell)(hidden, hidden, device=a.device, dtype=torch.float16)
-    leaves = [a, *model.parameters()]
-    return {"PyTorch": lambda: torch.autograd.grad(model(a)[0], leaves, g)}
 
 
 def training(network: Callable[[Any], Any], inputs: Any, labels: Any, mixed: bool) -> Work:

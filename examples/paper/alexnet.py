@@ -45,6 +45,3 @@ class AlexNet(Module):
     def forward(self, x: Tensor) -> Tensor:
         """The logits."""
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
-
-
-alexnet = AlexNet

@@ -234,6 +234,3 @@ class FasterRCNN(Module):
             "loss_objectness": objectness,
             "loss_rpn_box_reg": rpn_box_reg,
         }
-
-
-faster_rcnn_vgg16 = FasterRCNN

@@ -64,7 +64,7 @@ class Speech(program.Task):
         )
 
     def model(self) -> nn.Module:
-        return paper.deepspeech2(len(self.alphabet) + 1, bands=utterances.BANDS, context=CONTEXT, scale=SCALE)
+        return paper.DeepSpeech2(len(self.alphabet) + 1, bands=utterances.BANDS, context=CONTEXT, scale=SCALE)
 
     def optimizer(self, parameters: Iterable, lr: float) -> optim.Optimizer:
         return optim.SGD(parameters, lr, momentum=0.9, nesterov=True)

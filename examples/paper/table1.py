@@ -37,12 +37,12 @@ def _paper(fp32: float, mixed: float) -> dict[str, float]:
 
 
 NETWORKS = {
-    "AlexNet": Network(paper.alexnet, _paper(56.77, 56.93)),
-    "VGG-D": Network(paper.vgg16, _paper(65.40, 65.43)),
-    "GoogLeNet": Network(paper.googlenet, _paper(68.33, 68.43)),
-    "Inception v2": Network(paper.inception_v2, _paper(70.03, 70.02)),
-    "Inception v3": Network(paper.inception_v3, _paper(73.85, 74.13), 0.1),  # section 7 of Szegedy et al., 2016
-    "ResNet-50": Network(paper.preact_resnet50, _paper(75.92, 76.04)),
+    "AlexNet": Network(paper.AlexNet, _paper(56.77, 56.93)),
+    "VGG-D": Network(paper.VGG, _paper(65.40, 65.43)),
+    "GoogLeNet": Network(paper.GoogLeNet, _paper(68.33, 68.43)),
+    "Inception v2": Network(paper.InceptionV2, _paper(70.03, 70.02)),
+    "Inception v3": Network(paper.InceptionV3, _paper(73.85, 74.13), 0.1),  # section 7 of Szegedy et al., 2016
+    "ResNet-50": Network(paper.PreActResNet, _paper(75.92, 76.04)),
 }
 
 

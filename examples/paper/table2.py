@@ -124,7 +124,7 @@ def trained_backbone(source: str, seed: int, device: str) -> list[Any]:
     an ImageNet classifier.
     """
     mp.manual_seed(seed)
-    model = paper.vgg16(10, dropout=0.0, scale=SCALE).to(device)
+    model = paper.VGG(10, dropout=0.0, scale=SCALE).to(device)
     train = scenes.Scenes(32 * BEGINNING, seed, train=True, data=source, size=40, most=1)
 
     def batches() -> Iterator[tuple]:

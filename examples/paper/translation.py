@@ -74,7 +74,7 @@ class Translation(program.Task):
 
     def model(self) -> nn.Module:
         sizes = len(self.corpus.source), len(self.corpus.target)
-        model = paper.NMT(*sizes, HIDDEN, self.layers, DROPOUT, "luong")
+        model = paper.NMT(*sizes, HIDDEN, self.layers, DROPOUT)
         # Start with the words' frequencies, which need not be learned then.
         counts = np.bincount(np.concatenate([target[1:] for _, target in self.training]), minlength=sizes[1]) + 1
         with mp.no_grad():

@@ -48,6 +48,3 @@ class VGG(Module):
     def forward(self, x: Tensor) -> Tensor:
         """The logits."""
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
-
-
-vgg16 = VGG

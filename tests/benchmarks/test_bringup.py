@@ -41,7 +41,7 @@ def options(tmp_path):
 
 
 # What test_gpu.py runs section by section is left out here
-LEFT_OUT = {"training", "gains", "conv", "recurrent", "same_bits", "memory"}
+LEFT_OUT = {"training", "gains", "same_bits", "memory"}
 
 
 @pytest.mark.usefixtures("_stand_in")
