@@ -29,8 +29,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
-from tinymp.gpu.kernels import STORAGE, Kernels, signatures, source
-
 from . import gpu
 from .machine import device, write
 from .report import Absent, Report, TimeUp
@@ -154,21 +152,6 @@ def suite(
             job.report.case(name, path.stem, lambda found=found: found)
 
 
-def compiled(job: Job) -> None:
-    """Every kernel of tinymp/gpu/*.cu for this GPU: registers, bytes of local memory (spills), shared memory."""
-    attributes = ("num_regs", "local_size_bytes", "shared_size_bytes", "max_threads_per_block")  # CuPy's names
-
-    def one(path: pathlib.Path, dtype: Any, storage: str) -> dict[str, Any]:
-        loaded = Kernels(str(path))
-        every = {kernel: loaded.load(kernel, dtype)[0] for kernel in signatures(source(path), storage)}
-        found = {kernel: getattr(x, "attributes", {}) for kernel, x in every.items()}  # the stand-in has none
-        return {kernel: {k: x.get(k) for k in attributes} for kernel, x in found.items()}
-
-    for path in sorted((ROOT / "tinymp" / "gpu").glob("*.cu"))[: 2 if job.tiny else None]:
-        for dtype, storage in STORAGE.items():
-            job.report.case("compiled", f"{path.name}, {storage}", partial(one, path, dtype, storage))
-
-
 def sanitized(tool: str, job: Job) -> None:
     """compute-sanitizer over kernels and ops, on tiny arrays, each an allocation of its own: memcheck finds accesses
     out of bounds and misaligned ones, racecheck races in shared memory.
@@ -205,7 +188,6 @@ CALLS = {
     2: [
         _suite("kernels", 90, KERNELS, "not elementwise and not nvrtc"),
         _suite("tests", 170, ["core/**/test_*.py"], "not test_against_torch"),
-        Step("compiled", compiled, 40),
         _section("gains", 240),
     ],
     3: [

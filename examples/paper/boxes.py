@@ -19,7 +19,6 @@ from tinymp.autograd import Array
 from tinymp.precision import widen
 from tinymp.tensor import Tensor
 
-FEW = 64  # boxes that are compared with all others at once
 MOST_GROWTH = math.log(1000 / 16)  # `decode_boxes` makes no box larger than that: exp would overflow
 
 
@@ -72,27 +71,13 @@ def nms(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     b, s = _array(boxes), _array(scores)
     xp = backend.of(b).xp
     order = xp.argsort(-widen(s), kind="stable")
-    kept = _kept(backend.to_cpu(_sides(b[order])), iou_threshold)
-    return _like(boxes, order[xp.asarray(np.sort(kept))])
-
-
-def _kept(sides: np.ndarray, threshold: float) -> np.ndarray:
-    """The places of the boxes to keep, found on the host; sides (5, n) as by `_sides`, the best score first.
-
-    The next few boxes that are left are compared with all others at once: what that makes stays in the cache.
-    """
-    places, kept = np.arange(sides.shape[1]), []
-    while len(places):
-        few = range(min(FEW, len(places)))
-        apart = ~(_overlap(*sides[:, : len(few), None], *sides[:, None]) > threshold)
-        left = np.ones(len(places), bool)
-        for i in few:
-            if left[i]:
-                kept.append(places[i])
-                left &= apart[i]
-        left[: len(few)] = False
-        places, sides = places[left], sides[:, left]
-    return np.asarray(kept, places.dtype)  # rounds: never, whole numbers
+    sides = backend.to_cpu(_sides(b[order]))  # on the host, the best score first
+    left, kept = np.arange(len(b)), []
+    while len(left):
+        kept.append(left[0])
+        apart = ~(_overlap(*sides[:, left[0]], *sides[:, left]) > iou_threshold)
+        left = left[1:][apart[1:]]
+    return _like(boxes, order[xp.asarray(kept, int)])
 
 
 # ------------------------------------------------------------------------------------------------ cutting and picking

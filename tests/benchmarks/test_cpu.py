@@ -23,18 +23,14 @@ def test_quick(tmp_path, monkeypatch, capsys):
 def test_bf16_is_a_peer_where_it_runs(monkeypatch, capsys, runs):
     """The LSTM of PyTorch does not run in BF16 on every CPU."""
 
-    class Worker:
-        def time(self, task, seconds):
-            kind = task[-1]
-            if kind == "PyTorch BF16" and not runs:
-                raise RuntimeError("no primitive")
-            return {"mixed": 0.03, "PyTorch BF16": 0.02}.get(kind, 0.01)
-
-        def close(self):
-            pass
+    def time(self, name, task, seconds):
+        if name == "PyTorch BF16" and not runs:
+            raise RuntimeError("no primitive")
+        return {"mixed": 0.03, "PyTorch BF16": 0.02}.get(name, 0.01)
 
     monkeypatch.setattr(cpu.steps, "peer", lambda: "2.0")
-    monkeypatch.setattr(worker, "Worker", Worker)
+    monkeypatch.setattr(worker.Workers, "__init__", lambda self, names: setattr(self, "_workers", {}))
+    monkeypatch.setattr(worker.Workers, "time", time)
     report = Report()
     cpu.training(report, 2, "LSTM", "lstm", "<= 9")
     found = {row["work"]: row["value"] for row in report.rows if "BF16" in row["work"]}
