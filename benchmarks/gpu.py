@@ -27,7 +27,7 @@ import numpy as np
 import tinymp as mp
 from tinymp import fast_path, nn
 
-from . import models, peers
+from . import models, peers, steps
 from .timing import Bench, Work, ratio
 
 Network = Callable[[Any], Any]
@@ -56,32 +56,25 @@ class Workload(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A step of an example; `own` and `theirs` take the module benchmarks.steps, which imports it, and the rest."""
+    """A step of an example, by a policy; and PyTorch's, by autocast's dtype, "" for FP32."""
 
-    own: Callable[[Any, Bench, mp.Policy], Step]
-    theirs: Callable[[Any, Bench, str], Step]  # the last one is autocast's dtype, "" for FP32
-
-    def step(self, bench: Bench, policy: mp.Policy) -> Step:
-        """A step by a policy."""
-        return self.own(importlib.import_module("benchmarks.steps"), bench, policy)
+    step: Callable[[Bench, mp.Policy], Step]
+    theirs: Callable[[Bench, str], Step]
 
     def peers(self, bench: Bench, policy: mp.Policy) -> Work:
         """PyTorch's, on a GPU."""
-        if not bench.on_gpu:
-            return {}
-        autocast = "" if policy is mp.FP32 else "float16"
-        return {"PyTorch": self.theirs(importlib.import_module("benchmarks.steps"), bench, autocast)}
+        return {"PyTorch": self.theirs(bench, "" if policy is mp.FP32 else "float16")} if bench.on_gpu else {}
 
 
 def gan(shape: tuple[int, ...], width: int) -> Example:
     """The DCGAN example: both networks, two optimizers, one loss scaler."""
     return Example(
-        lambda steps, bench, policy: steps.gan(policy, bench.random(shape).astype(policy.storage), width),
-        lambda steps, bench, autocast: steps.torch_gan(peers.shared(bench.random(shape)).float(), width, autocast),
+        lambda bench, policy: steps.gan(policy, bench.random(shape).astype(policy.storage), width),
+        lambda bench, autocast: steps.torch_gan(peers.shared(bench.random(shape)).float(), width, autocast),
     )
 
 
-GPT = Example(lambda steps, _, policy: steps.gpt(policy), lambda steps, _, autocast: steps.torch_gpt(autocast, "cuda"))
+GPT = Example(lambda _, policy: steps.gpt(policy), lambda _, autocast: steps.torch_gpt(autocast, "cuda"))
 
 
 def words(length: int, batch: int, vocabulary: int, *sizes: int) -> Workload:

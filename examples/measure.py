@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -237,29 +237,21 @@ def draw_exponents(axes: Any, runs: dict[str, dict[str, Any]]) -> None:
 # -------------------------------------------------------------------------------------------------- the command line
 
 
-def natural(text: str) -> int:
-    """An integer of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 0, got {text!r}")
-    return int(text)
+def number(expected: str, kind: type, low: float, high: float = math.inf) -> Callable[[str], Any]:
+    """The type of an option: a number of this kind from low to high."""
+
+    def read(text: str) -> Any:
+        with suppress(ValueError):
+            if low <= (value := kind(text)) <= high:
+                return value
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+
+    return read
 
 
-def positive(text: str) -> int:
-    """A positive integer."""
-    if natural(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
-    return int(text)
-
-
-def rate(text: str) -> float:
-    """A positive number that FP32 can hold."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= float(np.finfo(np.float32).max):
-        raise argparse.ArgumentTypeError(f"expected a positive number that FP32 can hold, got {text!r}")
-    return value
+natural = number("an integer of at least 0", int, 0)
+positive = number("a positive integer", int, 1)
+rate = number("a positive number that FP32 can hold", float, sys.float_info.min, float(np.finfo(np.float32).max))
 
 
 def policy(text: str) -> str:

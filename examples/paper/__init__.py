@@ -1,6 +1,5 @@
 """The networks of MPT's tables, at full size, and small by one rule (`Scale`); its networks for sequences."""
 
-from .alexnet import AlexNet
 from .beam_search import Hypothesis, beam_search
 from .deepspeech2 import DeepSpeech2
 from .faster_rcnn import FasterRCNN
@@ -10,4 +9,4 @@ from .nmt import NMT
 from .resnet import PreActResNet
 from .scale import FULL, SMALL, Scale
 from .ssd import SSD
-from .vgg import VGG
+from .vgg import VGG, AlexNet

@@ -30,9 +30,6 @@ def _like(x: Any, y: Array) -> Any:
     return Tensor(y) if isinstance(x, Tensor) else y
 
 
-# ------------------------------------------------------------------------------------------------------------ overlap
-
-
 def box_iou(boxes1: Any, boxes2: Any) -> Any:
     """(n, m): the area that box i of boxes1 (n, 4) and box j of boxes2 (m, 4) share, divided by that of both together.
 
@@ -57,9 +54,6 @@ def _overlap(*sides: Array) -> Array:
     return shared / xp.maximum(a + b - shared, FP32_TINY)
 
 
-# -------------------------------------------------------------------------------------------------------- suppression
-
-
 def nms(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     """Non-maximum suppression: the indices (int64) of the boxes to keep, the best score first.
 
@@ -80,9 +74,6 @@ def nms(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     return _like(boxes, order[xp.asarray(kept, int)])
 
 
-# ------------------------------------------------------------------------------------------------ cutting and picking
-
-
 def clip_boxes_to_image(boxes: Any, size: tuple[int, int]) -> Any:
     """boxes (n, 4) cut off at the borders of an image of size (height, width)."""
     b, (height, width) = _array(boxes), size
@@ -95,9 +86,6 @@ def remove_small_boxes(boxes: Any, min_size: float) -> Any:
     """The indices (int64) of the boxes (n, 4) of which no side is shorter than min_size."""
     b = _array(boxes)
     return _like(boxes, backend.of(b).xp.flatnonzero((b[:, 2:] - b[:, :2] >= min_size).all(1)))
-
-
-# -------------------------------------------------------------------------------------------------------------- codes
 
 
 def encode_boxes(reference_boxes: Any, proposals: Any, weights: Sequence[float]) -> Any:

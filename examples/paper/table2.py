@@ -181,9 +181,6 @@ def counted(gradients: Exponents) -> dict[str, Any]:
     return {"exponents": run.gradient_exponents, "zeros": run.zero_gradients, "lost": lost}
 
 
-# ------------------------------------------------------------------------------------------------------------- pictures
-
-
 def draw(folder: Path, done: dict[Any, trials.Trial]) -> None:
     """table2.png: every run as a point; figure3.png: SSD's activation gradients; boxes.png: what was found."""
     trials.draw_scores(folder / "table2.png", sys.modules[__name__], done)

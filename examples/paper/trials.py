@@ -153,9 +153,6 @@ def train(
     return run
 
 
-# ------------------------------------------------------------------------------------------------------------- pictures
-
-
 @contextmanager
 def figure(path: Path, rows: int, columns: int, size: tuple[float, float], dpi: int = 110) -> Iterator[np.ndarray]:
     """The axes of a new picture, which is then written."""
