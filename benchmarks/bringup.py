@@ -1,6 +1,6 @@
 """A GPU's first half hour: are the kernels right, and how fast are they?
 
-    python -m benchmarks.bringup {1,2,3} [--out DIR] [--seconds 560] [--only STEP] [--device cuda-on-cpu --tiny]
+    python -m benchmarks.bringup {1,2,3} [--out DIR] [--only STEP] [--device cuda-on-cpu --tiny]
 
 Three calls of at most ten minutes, each complete in itself. A call is a list of steps, a step a list of cases. Each
 step runs in a process of its own with a time limit: where a lost CUDA context or a crash ends one, another goes on
@@ -35,7 +35,6 @@ from .report import Absent, Report, TimeUp
 from .timing import Bench
 
 ROOT = pathlib.Path(__file__).parents[1]
-SECONDS = 560  # of a call
 OUT_OF_TIME = "no time for the rest"
 GRACE = 10  # seconds that a step has to end by itself
 LIMIT = 60  # seconds of a test
@@ -64,7 +63,7 @@ class Job(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A function, and the seconds that it may take (what earlier ones left over is its, too)."""
+    """A function, and the seconds that it may take."""
 
     name: str
     run: Callable[[Job], None]
@@ -226,9 +225,9 @@ def here(step: Step, job: Job, path: pathlib.Path) -> None:
     save(report, **state)
 
 
-def apart(step: Step, options: argparse.Namespace, seconds: float) -> str:
+def apart(step: Step, options: argparse.Namespace) -> str:
     """Run a step in processes of their own, as long as each finds something; how it ended."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + step.seconds
     path, log = (options.out / f"{options.call}-{step.name}.{kind}" for kind in ("json", "log"))
     command = [sys.executable, "-m", "benchmarks.bringup", str(options.call), "--step", step.name]
     command += ["--out", str(options.out), "--device", options.device, *["--tiny"] * options.tiny]
@@ -245,15 +244,13 @@ def apart(step: Step, options: argparse.Namespace, seconds: float) -> str:
 
 def call(options: argparse.Namespace) -> bool:
     """Run the steps of a call that are not known to have ended; whether all ended well."""
-    end, well = time.monotonic() + options.seconds, True
-    steps = [step for step in CALLS[options.call] if options.only in (None, step.name)]
-    for i, step in enumerate(steps):
-        left, start = end - time.monotonic(), time.monotonic()
+    well = True
+    for step in (step for step in CALLS[options.call] if options.only in (None, step.name)):
+        start = time.monotonic()
         path = options.out / f"{options.call}-{step.name}.json"
         if options.only:
             path.unlink(missing_ok=True)
-        later = sum(step.seconds for step in steps[i + 1 :])
-        state = apart(step, options, min(max(left - later, step.seconds), left))
+        state = apart(step, options)
         found = known(path)
         cases = [case for some in found.get("cases", {}).values() for case in some] + found.get("rows", [])
         wrong = [case["error"] for case in cases if case.get("error")] or [found.get("error", "")]
@@ -268,7 +265,7 @@ def main(arguments: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(prog="python -m benchmarks.bringup", description=__doc__.split("\n\n")[0])
     p.add_argument("call", type=int, choices=CALLS)
     p.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/bringup"), help="where the JSON goes")
-    p.add_argument("--seconds", type=float, default=SECONDS, help="how long the call may take")
+    p.add_argument("--seconds", type=float, help=argparse.SUPPRESS)  # of a step
     p.add_argument("--only", help="one step, again")
     p.add_argument("--device", choices=("gpu", "cuda-on-cpu"), default="gpu", help="cuda-on-cpu: the tests' stand-in")
     p.add_argument("--tiny", action="store_true", help="tiny sizes: shows that everything runs")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -90,8 +89,3 @@ def _sets(source: str, seed: int, batch: int) -> tuple[np.ndarray, ...]:
     if batch > len(sets[0]):
         raise ValueError(f"table1: expected a batch of at most {len(sets[0])} images, all that there are, got {batch}")
     return sets
-
-
-def draw(folder: Path, done: dict[Any, trials.Trial]) -> None:
-    """table1.png: every run as a point, the paper's numbers beside them."""
-    trials.draw_scores(folder / "table1.png", sys.modules[__name__], done)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -135,17 +134,8 @@ def trained_backbone(source: str, seed: int, device: str) -> list[Any]:
     def loss_of(model: nn.Module, batch: tuple) -> mp.Tensor:
         return ops.cross_entropy(model(batch[0]), batch[1])
 
-    trials.train(
-        model,
-        mp.FP32,
-        optim.NoLossScaler(),
-        batches(),
-        loss_of,
-        BEGINNING,
-        optimizer=sgd(model, 0.1),
-        clip=1.0,
-        batch=32,
-    )
+    how = {"optimizer": sgd(model, 0.1), "clip": 1.0, "batch": 32}
+    trials.train(model, mp.FP32, optim.NoLossScaler(), batches(), loss_of, BEGINNING, **how)
     return list(model.features.state_dict().values())
 
 
@@ -182,8 +172,7 @@ def counted(gradients: Exponents) -> dict[str, Any]:
 
 
 def draw(folder: Path, done: dict[Any, trials.Trial]) -> None:
-    """table2.png: every run as a point; figure3.png: SSD's activation gradients; boxes.png: what was found."""
-    trials.draw_scores(folder / "table2.png", sys.modules[__name__], done)
+    """figure3.png: SSD's activation gradients; boxes.png: what was found."""
     counted = {c.name: t.kept["activation gradients"] for c, t in done.items() if "activation gradients" in t.kept}
     if counted:
         draw_gradients(folder / "figure3.png", counted)

@@ -33,8 +33,8 @@ def classifier(inputs: int, num_classes: int, dropout: float, scale: Scale) -> S
 class AlexNet(Module):
     """Images (N, in_channels, 224, 224) -> logits (N, num_classes); 60,965,224 parameters for 1,000 classes.
 
-    As Caffe trained it for the paper: two groups, local response normalisation. torchvision's AlexNet is another network:
-    one tower, no normalisation, fewer channels.
+    As Caffe trained it for the paper: two groups, local response normalisation. torchvision's AlexNet is another
+    network: one tower, no normalisation, fewer channels.
     """
 
     def __init__(
