@@ -19,6 +19,7 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import nn, optim
+from tinymp.audit.exponents import FINITE, LOWEST, ZEROS, exponents
 from tinymp.autograd import values_of
 from tinymp.backend.extras import hint
 from tinymp.checkpoint import writing
@@ -105,9 +106,9 @@ class Run:
         ordered = {role: self.bytes[role] for role in ROLES if role in self.bytes}
         return {**vars(self), "bytes": ordered, "exponents": list(EXPONENTS)}
 
-    def count_exponents(self, exponents: np.ndarray, counts: Any, zeros: int) -> None:
-        """Add so many gradients with each of these exponents, and so many zeros."""
-        places = np.clip(exponents, EXPONENTS.start, EXPONENTS.stop - 1) - EXPONENTS.start
+    def count_exponents(self, lowest: int, counts: Any, zeros: int) -> None:
+        """Add so many gradients with each of the exponents from `lowest` on, and so many zeros."""
+        places = np.clip(np.arange(lowest, lowest + len(counts)), EXPONENTS.start, EXPONENTS.stop - 1) - EXPONENTS.start
         total = np.bincount(places, counts, len(EXPONENTS)).astype(int) + self.gradient_exponents
         self.gradient_exponents, self.zero_gradients = total.tolist(), self.zero_gradients + zeros
 
@@ -128,10 +129,8 @@ class Watch(mp.Observer):
     def deposited(self, leaf: Any, gradient: Any, scale: Any) -> None:
         if isinstance(leaf, nn.Parameter):
             self.gradients[leaf] = gradient.nbytes
-            g = mp.backend.to_cpu(values_of(gradient))
-            g = np.abs(g[np.isfinite(g)].astype(np.float32))
-            exponents = np.frexp(g[g > 0])[1] - 1
-            self.run.count_exponents(exponents, np.ones_like(exponents), int(g.size - len(exponents)))
+            counts = exponents(values_of(gradient))
+            self.run.count_exponents(LOWEST, counts[FINITE], int(counts[ZEROS]))
 
     def stepped(self, optimizer: Any, result: Any) -> None:
         self.optimizers.add(optimizer)

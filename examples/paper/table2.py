@@ -166,7 +166,7 @@ def counted(gradients: Exponents) -> dict[str, Any]:
     run = measure.Run(policy="FP32")
     for tensor in gradients.as_dict()["tensors"]:
         if tensor["role"] == ACTIVATION_GRADIENT:
-            run.count_exponents(np.arange(len(tensor["counts"])) + tensor["lowest"], tensor["counts"], tensor["zeros"])
+            run.count_exponents(tensor["lowest"], tensor["counts"], tensor["zeros"])
     lost = {scale: gradients.share_lost(ACTIVATION_GRADIENT, scale)._asdict() for scale in (1.0, 8.0, 1024.0)}
     return {"exponents": run.gradient_exponents, "zeros": run.zero_gradients, "lost": lost}
 
