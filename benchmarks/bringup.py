@@ -32,7 +32,6 @@ from typing import Any, NamedTuple
 from . import gpu
 from .machine import device, write
 from .report import Absent, Report, TimeUp
-from .timing import Bench
 
 ROOT = pathlib.Path(__file__).parents[1]
 OUT_OF_TIME = "no time for the rest"
@@ -112,7 +111,7 @@ def versions(job: Job) -> None:
 def section(name: str, job: Job) -> None:
     """A section of benchmarks/gpu.py."""
     with job.report.row(name):
-        gpu.SECTIONS[name](Bench(job.report, job.tiny, job.device == "gpu", job.left))
+        gpu.SECTIONS[name](gpu.Bench(job.report, job.tiny, job.device == "gpu", job.left))
 
 
 TINY = "test_flags", "test_tables", "test_elementwise", "test_against_torch"  # the files that a rehearsal runs,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .timing import Work
-
 try:
     import torch
     from torch.nn import functional
@@ -15,6 +13,8 @@ except ImportError:
 else:
     torch.backends.cudnn.benchmark = True  # cuDNN tries its algorithms and takes the fastest
     torch.backends.cudnn.allow_tf32 = False  # FP32 is FP32, as in tinymp
+
+Work = dict[str, Callable[[], Any]]  # what is timed, by name
 
 
 def shared(x: Any) -> Any:

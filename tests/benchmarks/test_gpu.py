@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from benchmarks import gpu, models, peers, timing
+from benchmarks import gpu, models, peers
 from benchmarks.machine import device
 from benchmarks.report import UNFINISHED, Report
 from examples import cnn
@@ -30,7 +30,7 @@ def measured(section, networks=("CNN", "LSTM", "DCGAN")):
     report, every = Report(), gpu.workloads(tiny=True)
     some = mock.patch.object(gpu, "workloads", return_value={name: every[name] for name in networks})
     with some, device("cuda-on-cpu"):
-        gpu.SECTIONS[section](timing.Bench(report, True, False, 60))
+        gpu.SECTIONS[section](gpu.Bench(report, True, False, 60))
     return report
 
 
