@@ -69,8 +69,9 @@ def nms(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     left, kept = np.arange(len(b)), []
     while len(left):
         kept.append(left[0])
-        apart = ~(_overlap(*sides[:, left[0]], *sides[:, left]) > iou_threshold)
-        left = left[1:][apart[1:]]
+        rest = left[1:]
+        # np.asarray: on the device "meta" nothing is known, and all boxes are kept
+        left = rest[~np.asarray(_overlap(*sides[:, left[0]], *sides[:, rest]) > iou_threshold)]
     return _like(boxes, order[xp.asarray(kept, int)])
 
 
