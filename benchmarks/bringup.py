@@ -119,24 +119,26 @@ TINY_ONLY = "flags or tables or relu"  # and the tests
 
 
 def suite(
-    name: str, patterns: Sequence[str], job: Job, only: str = "", processes: int = 12, tool: Sequence[str] = ()
+    name: str, patterns: Sequence[str], parts: Sequence[str], job: Job, processes: int = 12, tool: Sequence[str] = ()
 ) -> None:
-    """The tests of some files, or of these those that `only` selects (pytest's -k); under a tool.
+    """The tests of some files, in parts that pytest's -k selects; under a tool.
 
-    Each file has a process of its own, so that a lost context costs the rest of one file alone.
+    Each part of a file has a process of its own, so that a lost context costs the rest of this part alone.
     """
     known = {entry["case"] for entry in job.report.cases.get(name, ())}
     paths = [path for pattern in patterns for path in sorted((ROOT / "tests").glob(pattern))]
-    paths = [path for path in paths if (path.stem in TINY or not job.tiny) and path.stem not in known]
+    paths = [path for path in paths if path.stem in TINY or not job.tiny]
+    cases = {f"{path.stem} {part}".strip(): (path, part) for path in paths for part in parts}
+    cases = {case: given for case, given in cases.items() if case not in known}
     command = [*tool, sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-o", "addopts="]
     command += ["-o", f"faulthandler_timeout={LIMIT}", "-o", "faulthandler_exit_on_timeout=true", "-W", "default"]
     command += ["--import-mode=importlib", "--rootdir", str(ROOT), "--backend", job.device]
-    command += ["-k", TINY_ONLY if job.tiny else only]
 
-    def one(path: pathlib.Path) -> dict[str, Any]:
-        log = job.out / "logs" / f"{name}-{path.stem}.txt"
+    def one(case: str) -> dict[str, Any]:
+        path, part = cases[case]
+        log = job.out / "logs" / f"{name} {case}.txt"
         log.unlink(missing_ok=True)
-        code = run([*command, str(path)], job.left, log)
+        code = run([*command, "-k", TINY_ONLY if job.tiny else part, str(path)], job.left, log)
         text = said(log)
         ended = re.findall(r"^(\S+::.+?) (PASSED|SKIPPED|FAILED|ERROR|XFAIL)\b", text, re.M)
         found: dict[str, Any] = {"outcomes": dict(Counter(outcome for _, outcome in ended))}
@@ -146,8 +148,8 @@ def suite(
         return found | {"error": f"exit code {code}, not passed: {wrong}; {text[-1500:]}"}
 
     with ThreadPoolExecutor(1 if job.tiny else max(1, min(processes, (os.cpu_count() or 1) * 3 // 4))) as pool:
-        for path, found in zip(paths, pool.map(one, paths)):
-            job.report.case(name, path.stem, lambda found=found: found)
+        for case, found in zip(cases, pool.map(one, cases)):
+            job.report.case(name, case, lambda found=found: found)
 
 
 def sanitized(tool: str, job: Job) -> None:
@@ -160,7 +162,7 @@ def sanitized(tool: str, job: Job) -> None:
         raise Absent("compute-sanitizer is neither on PATH nor in CUDA's folder")
     command = [program, "--tool", tool, "--error-exitcode", "99", "--print-limit", "20"]
     os.environ |= {"TEST_SIZES": "tiny", "PYTEST_ADDOPTS": "-p benchmarks.no_pool"}  # this process runs nothing else
-    suite(tool, KERNELS + AGAINST, job, "not nvrtc", processes=8, tool=command)
+    suite(tool, KERNELS + AGAINST, ["not nvrtc"], job, processes=8, tool=command)
 
 
 # ---------------------------------------------------------------------------------------------------------------- main
@@ -170,16 +172,16 @@ def _section(name: str, seconds: float) -> Step:
     return Step(name, partial(section, name), seconds)
 
 
-def _suite(name: str, seconds: float, patterns: Sequence[str], only: str = "") -> Step:
-    return Step(name, partial(suite, name, patterns, only=only), seconds)
+def _suite(name: str, seconds: float, patterns: Sequence[str], *parts: str) -> Step:
+    return Step(name, partial(suite, name, patterns, parts), seconds)
 
 
 AGAINST, KERNELS = ["core/test_against_torch.py"], ["gpu/test_*.py"]
 CALLS = {
     1: [
         Step("versions", versions, 15),
-        _suite("traced", 60, ["gpu/test_elementwise.py"]),
-        _suite("ops", 180, AGAINST, "test_op"),
+        _suite("traced", 60, ["gpu/test_elementwise.py"], ""),
+        _suite("ops", 180, AGAINST, "test_op and float16", "test_op and float32"),
         _section("training", 240),
         _section("same_bits", 40),
     ],

@@ -162,7 +162,7 @@ def test_a_file_whose_process_dies_costs_no_other(tmp_path, monkeypatch):
     (tests / "test_c.py").write_text("def test_it(): pass")
     monkeypatch.setattr(bringup, "ROOT", tmp_path)
     planted = job(tmp_path / "out")._replace(tiny=False)
-    bringup.suite("planted", ["test_*.py"], planted)
+    bringup.suite("planted", ["test_*.py"], [""], planted)
     a, b, c = planted.report.cases["planted"]
     assert a["outcomes"] == {"PASSED": 1, "SKIPPED": 1, "FAILED": 1}
     assert "test_wrong" in a["error"] and "exit code -11" in a["error"]
