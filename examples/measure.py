@@ -172,30 +172,40 @@ def table(runs: dict[str, dict[str, Any]], scores: dict[str, str], unit: str) ->
     return "\n".join([lines[0], "-" * (sum(widths) + 2 * len(widths) - 2), *lines[1:]])
 
 
-def draw(path: pathlib.Path, runs: dict[str, dict[str, Any]], title: str, pictures: dict[str, np.ndarray]) -> None:
-    """The losses, the exponents of the weight gradients with FP16's limits, and below it what the models drew."""
+@contextmanager
+def figure(path: pathlib.Path, size: tuple[float, float], dpi: int = 110) -> Iterator[Any]:
+    """A new figure of matplotlib, which is then written."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    new = plt.figure(figsize=size, layout="constrained")
+    yield new
+    writing.write_figure(path, new, dpi=dpi)
+    plt.close(new)
+
+
+def draw(path: pathlib.Path, runs: dict[str, dict[str, Any]], title: str, pictures: dict[str, np.ndarray]) -> None:
+    """The losses, the exponents of the weight gradients with FP16's limits, and below it what the models drew."""
+    import matplotlib.ticker
+
     panels: Any = [["loss", "exponents"], list(runs)] if pictures else [["loss", "exponents"]]
-    figure, axes = plt.subplot_mosaic(panels, figsize=(13, 12 if pictures else 5), layout="constrained")
-    figure.suptitle(title)
-    for (name, run), color in zip(runs.items(), COLORS):
-        draw_curve(axes["loss"], run["curve"], name, color=color)
-    axes["loss"].set(xlabel="step", ylabel="training loss", title="Loss", yscale="log")
-    axes["loss"].yaxis.set_major_formatter("{x:g}")
-    axes["loss"].yaxis.set_minor_formatter(matplotlib.ticker.LogFormatter(minor_thresholds=(1, 0.4)))
-    draw_exponents(axes["exponents"], runs)
-    for name in panels[0]:
-        axes[name].legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9, frameon=False)
-    for name, page in pictures.items():
-        axes[name].imshow(page, cmap="gray", vmin=0, vmax=255)
-        axes[name].set_title(f"{name}: samples, uncurated")
-        axes[name].axis("off")
-    writing.write_figure(path, figure, dpi=110)
-    plt.close(figure)
+    with figure(path, (13, 12 if pictures else 5)) as whole:
+        whole.suptitle(title)
+        axes = whole.subplot_mosaic(panels)
+        for (name, run), color in zip(runs.items(), COLORS):
+            draw_curve(axes["loss"], run["curve"], name, color=color)
+        axes["loss"].set(xlabel="step", ylabel="training loss", title="Loss", yscale="log")
+        axes["loss"].yaxis.set_major_formatter("{x:g}")
+        axes["loss"].yaxis.set_minor_formatter(matplotlib.ticker.LogFormatter(minor_thresholds=(1, 0.4)))
+        draw_exponents(axes["exponents"], runs)
+        for name in panels[0]:
+            axes[name].legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9, frameon=False)
+        for name, page in pictures.items():
+            axes[name].imshow(page, cmap="gray", vmin=0, vmax=255)
+            axes[name].set_title(f"{name}: samples, uncurated")
+            axes[name].axis("off")
 
 
 def draw_curve(axes: Any, values: list[float], label: str, **style: Any) -> None:

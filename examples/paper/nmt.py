@@ -68,17 +68,12 @@ class NMT(Module):
     dropout       of the embeddings, between layers and before the logits, in training
 
     MPT section 4.4 names layers, cells and vocabularies, and for the rest a tutorial of TensorFlow, whose attention is
-    Bahdanau's: its scores make an array for each pair of words. All weights start uniform on [-0.1, 0.1) (Luong et al.,
-    2015, section 4.1).
+    Bahdanau's: its scores need `hidden_size` numbers for each pair of words, Luong's one. All weights start uniform on
+    [-0.1, 0.1) (Luong et al., 2015, section 4.1).
     """
 
     def __init__(
-        self,
-        source_size: int,
-        target_size: int,
-        hidden_size: int = 1024,
-        num_layers: int = 3,
-        dropout: float = 0.0,
+        self, source_size: int, target_size: int, hidden_size: int = 1024, num_layers: int = 3, dropout: float = 0.0
     ) -> None:
         super().__init__()
         if num_layers < 2:

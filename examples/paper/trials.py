@@ -16,7 +16,6 @@ import numpy as np
 import tinymp as mp
 from tinymp import nn, optim
 from tinymp.autograd import values_of
-from tinymp.checkpoint import writing
 from tinymp.precision import MOVEMENT
 
 from .. import measure
@@ -156,12 +155,5 @@ def train(
 @contextmanager
 def figure(path: Path, rows: int, columns: int, size: tuple[float, float], dpi: int = 110) -> Iterator[np.ndarray]:
     """The axes of a new picture, which is then written."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    picture, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-    yield axes
-    writing.write_figure(path, picture, dpi=dpi)
-    plt.close(picture)
+    with measure.figure(path, size, dpi) as new:
+        yield new.subplots(rows, columns, squeeze=False)
