@@ -208,7 +208,7 @@ def here(step: Step, job: Job, path: pathlib.Path) -> None:
 
     def save(report: Report, **state: str) -> None:
         write(path, {"rows": report.rows, "cases": report.cases} | state)
-        if not state and FATAL.search(report.latest.get("error", "")):
+        if not state and FATAL.search(report.raised):
             os._exit(1)  # every further call of CUDA in this process would fail
 
     report, state = Report(save, job.end, known(path).get("cases")), {"state": "done"}

@@ -31,7 +31,7 @@ class Report:
         self.rows: list[dict[str, Any]] = []
         self.cases: dict[str, list[dict[str, Any]]] = {} if cases is None else cases
         self.end = end
-        self.latest: dict[str, Any] = {}
+        self.raised = ""  # the last error that a case raised
         self._save = save
 
     @property
@@ -84,7 +84,6 @@ class Report:
             raise TimeUp
         entry: dict[str, Any] = {"case": name, "error": UNFINISHED}
         cases.append(entry)
-        self.latest = entry
         self._save(self)
         start = time.monotonic()
         try:
@@ -95,7 +94,7 @@ class Report:
             entry["absent"] = str(error)
             del entry["error"]
         except Exception as error:  # the other cases shall still be measured
-            entry["error"] = _in_one_line(error)
+            entry["error"] = self.raised = _in_one_line(error)
         entry["seconds"] = round(time.monotonic() - start, 3)
         if "error" in entry:
             print(f"{group}, {name}: {entry['error']}", flush=True)
