@@ -136,11 +136,16 @@ def op_samples(quick: bool) -> Iterator[Sample]:
         asked = ASKED.get(plain, lambda f: f)
         says = (plain, plain.removeprefix("r"))
         title = f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
-        samples = list(op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd))
-        for s in samples[:: max(len(samples) // 3, 1)] if quick else samples:
-            random = bool(RANDOM.search(op.name)) or s.kwargs.get("dropout_p", 0) > 0
+        for values, random in calls(op, op.name, op.supports_autograd, quick):
             theirs, ours = (lambda v, f=f: (f(*v[0], **v[1]), v) for f in map(asked, (op.op, function)))
-            yield Sample(title, says, ((s.input, *s.args), s.kwargs), theirs, ours, random)
+            yield Sample(title, says, values, theirs, ours, random)
+
+
+def calls(op: Any, name: str, gradients: bool, quick: bool) -> Iterator[tuple[tuple, bool]]:
+    """The arguments with which PyTorch's database calls an op, and whether the results are random."""
+    samples = list(op.sample_inputs("cpu", torch.float32, requires_grad=gradients))
+    for s in samples[:: max(len(samples) // 3, 1)] if quick else samples:
+        yield ((s.input, *s.args), s.kwargs), bool(RANDOM.search(name)) or s.kwargs.get("dropout_p", 0) > 0
 
 
 def ours_of(name: str) -> Any:
@@ -172,11 +177,9 @@ def face_samples(quick: bool, kind: str, missing: list[str]) -> Iterator[Sample]
         plain = name.rpartition(".")[2].strip("_")
         asked = ORDER.get(name, ASKED.get(plain, lambda f: f)) if kind == "function" else lambda f: f
         says = (plain, plain.removeprefix("r"), name, op.name.rpartition(".")[2])
-        samples = list(op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd and not in_place))
-        for s in samples[:: max(len(samples) // 3, 1)] if quick else samples:
-            random = bool(RANDOM.search(name)) or s.kwargs.get("dropout_p", 0) > 0
+        for values, random in calls(op, name, op.supports_autograd and not in_place, quick):
             theirs, ours = (partial(of_face, asked(f), in_place) for f in (original, function))
-            sample = Sample(name, says, ((s.input, *s.args), s.kwargs), theirs, ours, random)
+            sample = Sample(name, says, values, theirs, ours, random)
             try:
                 reference(sample, torch.float32)
             except Exception:  # PyTorch's database asks a function of its own, with arguments of its own

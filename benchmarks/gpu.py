@@ -1,10 +1,9 @@
 """Speed and memory on a GPU, compared with PyTorch (cuDNN, AMP) where it is installed: sections of the bring-up.
 
 Everything that is compared is timed in one process, in turn: a block of each, then the next block of each, so that a
-clock that drifts slows both. Times are medians of CUDA events around blocks of calls; ratios are medians of the ratios
-of blocks, then geometric means over the cases. What runs on the GPU alone queues up behind a kernel that waits, so that
-the time the host takes to ask for it does not count; a training step is driven by the host, and there it counts. Blocks
-repeat the same operands: what fits into the L2 cache stays there, for both sides.
+clock that drifts slows both. Times are medians of CUDA events around blocks of steps, in which the host's time counts;
+ratios are medians of the ratios of blocks. Blocks repeat the same batch: what fits into the L2 cache stays there, for
+both sides.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ import contextlib
 import functools
 import gc
 import importlib
-import json
 import math
 import pathlib
 import shutil
 import statistics
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,137 +26,83 @@ from unittest import mock
 import numpy as np
 
 import tinymp as mp
-from tinymp import fast_path, nn, ops
-from tinymp.ops.conv import batch_first
-from tinymp.precision import gemm as gemm_primitive
-from tinymp.study.tensor_core import ARCHITECTURES as UNITS
+from tinymp import fast_path, nn
 
-from . import models, peers
-from .timing import Bench, Work, rates, ratio
-
-HERE = pathlib.Path(__file__).parent
-
-
-def deepbench(kind: str) -> list[dict[str, Any]]:
-    """Every fourth of DeepBench's training sizes of "gemm", "conv" or "recurrent": 40, 24 and 10."""
-    content = json.loads((HERE / "deepbench.json").read_text())
-    return [dict(zip(content[f"{kind}_columns"], row)) for row in content[kind][::4]]
-
-
-def gemm(bench: Bench) -> None:
-    """DeepBench's matrix products."""
-    group, cases = "DeepBench GEMM", deepbench("gemm")
-    if bench.tiny:
-        cases = [{"m": 24, "n": 8, "k": 40, "a_t": a_t, "b_t": b_t} for a_t, b_t in ((0, 0), (1, 0), (0, 1))]
-    for i, case in enumerate(cases):
-        m, n, k, a_t, b_t = case.values()
-        name = f"{m}x{n}x{k} {'T' if a_t else 'N'}{'T' if b_t else 'N'}"
-        bench.report.case(group, name, partial(product, bench, *case.values(), parts=len(cases) - i))
-    bench.report.summary(group, to_peer=">= 0.95", to_fp32=">= 3.85")
-
-
-def product(bench: Bench, m: int, n: int, k: int, a_t: int, b_t: int, parts: int) -> dict[str, Any]:
-    """One of them. C = op(A) op(B), whose columns lie in memory one after the other, is C' = op(B)' op(A)' by rows."""
-    with mp.no_grad():
-        a, b = bench.random((m, k) if a_t else (k, m)), bench.random((k, n) if b_t else (n, k))
-        x, y = b.T if b_t else b, a.T if a_t else a
-        work: Work = {
-            "FP16": partial(ops.matmul, mp.Tensor(x), mp.Tensor(y)),
-            "FP32": partial(ops.matmul, mp.Tensor(x.astype("float32")), mp.Tensor(y.astype("float32"))),
-        }
-        work |= peers.matmul(x, y) if peers.torch else {}
-        return rates(bench.times(work, bench.share(parts)), 2 * m * n * k)
-
-
-def conv(bench: Bench) -> None:
-    """DeepBench's convolutions: x and dy lie in memory as the ops of either library leave them in a network."""
-    parts, cases = ("forward", "input gradient", "weight gradient"), deepbench("conv")
-    if bench.tiny:
-        same = {"n": 2, "k": 8, "filter_w": 3, "filter_h": 3, "pad_w": 1, "pad_h": 1}
-        cases = [{"w": 7, "h": 6, "c": c, "wstride": s, "hstride": s} | same for c, s in ((1, 2), (8, 1))]
-    for i, c in enumerate(cases):
-        kernel, stride = (c["filter_h"], c["filter_w"]), (c["hstride"], c["wstride"])
-        padding = c["pad_h"], c["pad_w"]
-        name = (
-            f"{c['w']}x{c['h']}x{c['c']} n{c['n']} k{c['k']} {kernel[1]}x{kernel[0]} "
-            f"pad {padding[1]}x{padding[0]} stride {stride[0]}"
-        )
-        for j, part in enumerate(parts):
-            left = len(parts) * (len(cases) - i) - j
-            shapes = (c["c"], c["h"], c["w"], c["n"]), (c["k"], c["c"], *kernel)
-            work = partial(convolution, bench, part, *shapes, stride, padding, left)
-            bench.report.case(f"DeepBench conv {part}", name, work)
-    for part in parts:
-        bench.report.summary(f"DeepBench conv {part}", to_peer=">= 0.6", to_fp32=">= 2.6")
-
-
-def convolution(bench: Bench, part: str, x: tuple, w: tuple, stride: tuple, padding: tuple, left: int) -> dict:
-    """One of them: by kernels, by the definition, by cuDNN."""
-    a, b = batch_first(bench.random(x)), bench.random(w)
-    fast = conv_part(bench, part, a, b, stride, padding)
-    work: Work = {
-        "FP16": fast,
-        "FP32": conv_part(bench, part, a.astype("float32"), b.astype("float32"), stride, padding),
-        "definition": definitions()(fast),
-    }
-    work |= peers.conv(part, a, b, stride, padding) if peers.torch else {}
-    y = ops.conv2d(mp.Tensor(a), mp.Tensor(b), stride=stride, padding=padding)
-    return rates(bench.times(work, bench.share(left)), 2 * y.numel() * math.prod(w[1:]))
-
-
-def conv_part(bench: Bench, part: str, x: Any, w: Any, stride: tuple, padding: tuple) -> Callable[[], Any]:
-    """A convolution, or one of its two gradients alone."""
-    a = mp.Tensor(x, requires_grad=part == "input gradient")
-    b = mp.Tensor(w, requires_grad=part == "weight gradient")
-    forward = partial(ops.conv2d, a, b, stride=stride, padding=padding)
-    return forward if part == "forward" else bench.gradient(forward)
-
-
-def recurrent(bench: Bench) -> None:
-    """DeepBench's LSTMs and GRUs, forward and backward: ours as a captured graph, PyTorch's (cuDNN) as it is used.
-
-    The host's time counts: launching the kernels of a thousand steps is a part of the work that a graph does away with.
-    """
-    cases, groups = deepbench("recurrent"), dict[str, str]()
-    if bench.tiny:
-        cases = [{"cell": cell, "hidden": 6, "batch": 2, "steps": 3} for cell in ("lstm", "gru")]
-    for i, (cell, hidden, batch, steps) in enumerate(case.values() for case in cases):
-        kind, gates = cell.upper(), 4 if cell == "lstm" else 3
-        group = groups[kind] = f"DeepBench {kind} forward + backward, captured"
-        work = partial(recurrent_one, bench, kind, gates, hidden, batch, steps, len(cases) - i)
-        bench.report.case(group, f"{hidden} units, batch {batch}, {steps} steps", work)
-    for group in groups.values():
-        bench.report.summary(group, to_peer=">= 0.6")
-
-
-def recurrent_one(bench: Bench, kind: str, gates: int, hidden: int, batch: int, steps: int, left: int) -> dict:
-    """One of them."""
-    x, dy = (bench.random((steps, batch, hidden)) for _ in range(2))
-    work: Work = {"FP16": recurrent_step(kind, hidden, x, dy)}
-    work |= peers.recurrent(kind, hidden, x, dy) if peers.torch else {}
-    times = bench.times(work, bench.share(left), host=True)
-    # two products per gate, with x and with h; in backward twice as much: the gradients of either operand
-    return rates(times, 3 * 2 * gates * 2 * hidden * hidden * batch * steps)
-
-
-def recurrent_step(kind: str, hidden: int, x: Any, dy: Any) -> Callable[[], Any]:
-    """Forward and backward of a layer in mixed precision, captured: gradients of x and of all weights."""
-    model = mp.MIXED.cast(getattr(nn, kind)(hidden, hidden)).to("gpu")
-    leaves = [mp.Tensor(x, requires_grad=True), *model.parameters()]
-
-    def run() -> None:
-        for leaf in leaves:
-            leaf.grad = None
-        model(leaves[0])[0].backward(dy)
-
-    step = mp.capture(run, warmup=1)
-    for _ in range(2):  # once as usual, then recorded
-        step()
-    return step
-
+from . import models, peers, steps
+from .peers import Work
+from .report import Report
 
 Network = Callable[[Any], Any]
 Step = Callable[[], Any]
+Times = dict[str, list[float]]
+
+
+class Bench:
+    """What the sections share: the device, arrays of random numbers, the report, the time that is left.
+
+    report   where the rows go
+    tiny     whether sizes are tiny and everything is timed as briefly as can be
+    on_gpu   whether there is a real one
+    seconds  how long the section may take
+    """
+
+    def __init__(self, report: Report, tiny: bool, on_gpu: bool, seconds: float) -> None:
+        self.report, self.tiny, self.on_gpu = report, tiny, on_gpu
+        self.end = time.monotonic() + (0 if tiny else seconds)
+        self.xp = mp.backend.gpu.xp
+        values = np.random.default_rng(0).standard_normal(1 << (10 if tiny else 20))
+        self._values = self.xp.asarray(values.astype("float16"))
+
+    def share(self, parts: int) -> float:
+        """The seconds for the next measurement, where `parts` are still to come."""
+        return max(self.end - time.monotonic(), 0) / parts
+
+    def random(self, shape: Sequence[int]) -> Any:
+        """Normal random numbers as an FP16 array on the device (a million of them, over and over)."""
+        out = self.xp.empty(math.prod(shape), "float16")
+        for i in range(0, out.size, self._values.size):
+            part = out[i : i + self._values.size]
+            part[...] = self._values[: part.size]
+        return out.reshape(shape)
+
+    def times(self, work: Work, seconds: float) -> Times:
+        """Seconds per call of each work, one entry per round over all of them in turn.
+
+        seconds: how long this may take, about; there are always two rounds.
+        """
+        calls, total = {}, 0.0
+        for name, f in work.items():
+            for _ in range(0 if self.tiny else 2):  # compiles, chooses algorithms, allocates
+                f()
+            mp.synchronize()
+            start = time.perf_counter()
+            f()
+            mp.synchronize()
+            took = time.perf_counter() - start
+            calls[name] = 1 if self.tiny else max(2, min(50, int(5e-3 / took)))
+            total += (calls[name] + 1) * took
+        times: Times = {name: [] for name in work}
+        for _ in range(1 if self.tiny else max(2, min(9, int(seconds / total)))):
+            for name, f in work.items():
+                times[name].append(self._block(f, calls[name]))
+        return times
+
+    def _block(self, f: Callable[[], Any], calls: int) -> float:
+        """Seconds per call of f."""
+        start, end = (self.xp.cuda.Event() for _ in range(2))
+        if not self.tiny:
+            f()  # the first call after another library's is its warm-up
+        start.record()
+        for _ in range(calls):
+            f()
+        end.record()
+        end.synchronize()
+        return self.xp.cuda.get_elapsed_time(start, end) / 1000 / calls
+
+
+def ratio(times: Times, a: str, b: str) -> float:
+    """How many times as long a takes as b."""
+    return statistics.median(x / y for x, y in zip(times[a], times[b]))
 
 
 class Workload(NamedTuple):
@@ -182,32 +127,25 @@ class Workload(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A step of an example; `own` and `theirs` take the module benchmarks.steps, which imports it, and the rest."""
+    """A step of an example, by a policy; and PyTorch's, by autocast's dtype, "" for FP32."""
 
-    own: Callable[[Any, Bench, mp.Policy], Step]
-    theirs: Callable[[Any, Bench, str], Step]  # the last one is autocast's dtype, "" for FP32
-
-    def step(self, bench: Bench, policy: mp.Policy) -> Step:
-        """A step by a policy."""
-        return self.own(importlib.import_module("benchmarks.steps"), bench, policy)
+    step: Callable[[Bench, mp.Policy], Step]
+    theirs: Callable[[Bench, str], Step]
 
     def peers(self, bench: Bench, policy: mp.Policy) -> Work:
         """PyTorch's, on a GPU."""
-        if not bench.on_gpu:
-            return {}
-        autocast = "" if policy is mp.FP32 else "float16"
-        return {"PyTorch": self.theirs(importlib.import_module("benchmarks.steps"), bench, autocast)}
+        return {"PyTorch": self.theirs(bench, "" if policy is mp.FP32 else "float16")} if bench.on_gpu else {}
 
 
 def gan(shape: tuple[int, ...], width: int) -> Example:
     """The DCGAN example: both networks, two optimizers, one loss scaler."""
     return Example(
-        lambda steps, bench, policy: steps.gan(policy, bench.random(shape).astype(policy.storage), width),
-        lambda steps, bench, autocast: steps.torch_gan(peers.shared(bench.random(shape)).float(), width, autocast),
+        lambda bench, policy: steps.gan(policy, bench.random(shape).astype(policy.storage), width),
+        lambda bench, autocast: steps.torch_gan(peers.shared(bench.random(shape)).float(), width, autocast),
     )
 
 
-GPT = Example(lambda steps, _, policy: steps.gpt(policy), lambda steps, _, autocast: steps.torch_gpt(autocast, "cuda"))
+GPT = Example(lambda _, policy: steps.gpt(policy), lambda _, autocast: steps.torch_gpt(autocast, "cuda"))
 
 
 def words(length: int, batch: int, vocabulary: int, *sizes: int) -> Workload:
@@ -273,7 +211,7 @@ def train(bench: Bench, workload: Any, policy: mp.Policy, parts: int) -> dict[st
     if not all(math.isfinite(x) for line in losses.values() for x in line) or apart > 0.02 * abs(first):
         found["error"] = "losses are not finite, or the first ones differ by more than 2 %"
     work |= workload.peers(bench, policy) if peers.torch else {}
-    times = bench.times(work, bench.share(parts), host=True)
+    times = bench.times(work, bench.share(parts))
     found["ms"] = {kind: 1000 * statistics.median(t) for kind, t in times.items()}
     work.clear(), own.clear()
     freed(bench)
@@ -346,7 +284,7 @@ def gains_of(bench: Bench, workload: Any, parts: int) -> dict[str, Any]:
     work: Work = {file: without(workload.step(bench, mp.MIXED), file) for file in ("", *files())}
     losses = {file: [float(step()) for _ in range(2 if bench.tiny else 5)] for file, step in work.items()}
     apart = {file: max(abs(a - b) / abs(b) for a, b in zip(losses[file], losses[""])) for file in work}
-    times = bench.times(work, bench.share(parts), host=True)
+    times = bench.times(work, bench.share(parts))
     found: dict[str, Any] = {"ratios": {file: ratio(times, file, "") for file in work if file}, "losses apart": apart}
     if wrong := {file: most for file, most in apart.items() if not most <= 0.02}:
         found["error"] = f"losses differ without {wrong}"
@@ -418,57 +356,7 @@ def peak_memory(bench: Bench, network: Network, shape: Sequence[int], policy: mp
     return peak
 
 
-GENERATIONS = {100: "blackwell", 90: "hopper", 89: "ada", 80: "ampere", 75: "turing", 70: "volta"}  # from this sm on
-
-
-def generation() -> str:
-    """The name of the GPU's generation in `mp.tensor_core`."""
-    capability = mp.backend.gpu.compute_capability()
-    return GENERATIONS[max(sm for sm in GENERATIONS if sm <= capability)]
-
-
-def sums(bench: Bench) -> None:
-    """Have products the bits of `mp.tensor_core`, and how are FP32 operands made TF32? Shares of sums with other bits.
-
-    Of one step each (the order of several is the kernel's): of random operands, and of the published vectors of GPUs.
-    """
-    architecture = generation()
-    vectors = np.load(HERE.parent / "tests" / "study" / "tensor_cores.npz")
-    for kind, policy in (("fp16", mp.MIXED), ("tf32", mp.TF32)):
-        if unit := UNITS[architecture].get((kind, "fp32")):
-            shapes = (64, unit.products), (unit.products, 64)
-            random = [np.random.default_rng(i).standard_normal(s).astype(policy.storage) for i, s in enumerate(shapes)]
-            bench.report.case("sums", f"{kind}, random", partial(sums_of, bench, kind, policy, *random))
-            for gpu in ("V100", "A100", "H100"):
-                if f"{gpu}_{kind}_a" in vectors:
-                    a, b = (vectors[f"{gpu}_{kind}_{x}"].view(policy.storage)[:, : unit.products] for x in "ab")
-                    work = partial(sums_of, bench, kind, policy, np.ascontiguousarray(a), np.ascontiguousarray(b.T))
-                    bench.report.case("sums", f"{kind}, the vectors of {gpu}", work)
-
-
-ROUNDINGS: dict[str, Callable[[Any], Any]] = {  # of the bits of FP32 operands
-    "cut off": lambda u: u,
-    "to nearest, ties away from 0": lambda u: u + 0x1000,
-    "to nearest, ties to even": lambda u: u + 0x0FFF + (u >> 13 & 1),
-}
-
-
-def sums_of(bench: Bench, kind: str, policy: mp.Policy, a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
-    """The share of a @ b that `mp.tensor_core` makes otherwise; in TF32 by the rounding of the operands."""
-    with mp.use(policy):
-        found = bench.xp.asnumpy(gemm_primitive(bench.xp.asarray(a), bench.xp.asarray(b), wide=True))
-    shares = {}
-    for how, rounded in ROUNDINGS.items() if kind == "tf32" else [("as stored", None)]:
-        x, y = (v if rounded is None else rounded(v.view(np.uint32)).view(np.float32) for v in (a, b))
-        with np.errstate(all="ignore"):
-            other = (found != mp.tensor_core(x, y, None, generation(), kind)) & ~np.isnan(found)
-        shares[f"other bits, operands {how}"] = float(other.mean())
-    return shares
-
-
-SECTIONS: dict[str, Callable[[Bench], None]] = {
-    f.__name__: f for f in (training, same_bits, gains, gemm, conv, recurrent, memory, sums)
-}
+SECTIONS: dict[str, Callable[[Bench], None]] = {f.__name__: f for f in (training, same_bits, gains, memory)}
 
 
 def environment() -> dict[str, Any]:

@@ -1,12 +1,9 @@
-"""What benchmarks/gpu.py compares with: the same work in PyTorch (cuDNN, cuBLAS, AMP), on the same arrays."""
+"""What benchmarks/gpu.py and steps.py compare with: the same steps in PyTorch (cuDNN, cuBLAS, AMP)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
-
-from .timing import Work
 
 try:
     import torch
@@ -17,6 +14,8 @@ else:
     torch.backends.cudnn.benchmark = True  # cuDNN tries its algorithms and takes the fastest
     torch.backends.cudnn.allow_tf32 = False  # FP32 is FP32, as in tinymp
 
+Work = dict[str, Callable[[], Any]]  # what is timed, by name
+
 
 def shared(x: Any) -> Any:
     """An array of the GPU as a PyTorch tensor in the same memory; of the stand-in for a GPU, a copy on the CPU."""
@@ -24,106 +23,80 @@ def shared(x: Any) -> Any:
     return torch.from_dlpack(x) if torch.cuda.is_available() else torch.from_numpy(x.get())
 
 
-def orders() -> dict[str, Any]:
-    """The memory orders of images that PyTorch knows: the better one counts."""
-    return {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
+def autocast(dtype: str, device: str = "cpu", **options: Any) -> Any:
+    """PyTorch's autocast to "float16" or "bfloat16"; for "" none."""
+    return torch.autocast(device, dtype=getattr(torch, dtype or "bfloat16"), enabled=bool(dtype), **options)
 
 
-def matmul(a: Any, b: Any) -> Work:
-    """The product of half matrices, with PyTorch's defaults."""
-    return {"PyTorch": partial(torch.matmul, shared(a), shared(b))}
-
-
-def conv(part: str, x: Any, w: Any, stride: tuple, padding: tuple) -> Work:
-    """The forward of a convolution, its input gradient or its weight gradient."""
-    work: Work = {}
-    for name, order in orders().items():
-        a, b = (shared(v).contiguous(memory_format=order) for v in (x, w))
-        forward = partial(functional.conv2d, a, b, stride=stride, padding=padding)
-        if part == "forward":
-            work[name] = forward
-            continue
-        mask = [part == "input gradient", part == "weight gradient", False]
-        dy = torch.randn_like(forward())
-        arguments = (dy, a, b, None, stride, padding, (1, 1), False, (0, 0), 1, mask)
-        work[name] = partial(torch.ops.aten.convolution_backward, *arguments)
-    return work
-
-
-def recurrent(cell: str, hidden: int, x: Any, dy: Any) -> Work:
-    """Forward and backward of an LSTM or a GRU in half precision: gradients of x and of all weights."""
-    a, g = shared(x).requires_grad_(), shared(dy)
-    model = getattr(torch.nn, cell)(hidden, hidden, device=a.device, dtype=torch.float16)
-    leaves = [a, *model.parameters()]
-    return {"PyTorch": lambda: torch.autograd.grad(model(a)[0], leaves, g)}
-
-
-def training(network: Callable[[Any], Any], inputs: Any, labels: Any, mixed: bool) -> Work:
-    """A training step with SGD in FP32, or under autocast with GradScaler as in PyTorch's documentation of AMP, and, on
-    a GPU, with forward and backward as a CUDA graph. inputs: images, in either memory order, or words.
+class Step:
+    """A training step that can be called: under autocast to a dtype, on a GPU with GradScaler, as in PyTorch's
+    documentation of AMP.
     """
-    x, y = shared(inputs), shared(labels)
-    work: Work = {}
-    for name, order in orders().items() if x.ndim == 4 else [("PyTorch", torch.contiguous_format)]:
-        work[name] = _step(network, x, y, order, mixed)
-        if x.is_cuda:
-            work[f"{name}, graph"] = _graph(network, x, y, order, mixed)
-    return work
 
-
-class _Trained:
-    """A model, its optimizer, its scaler and its batch in a memory order."""
-
-    def __init__(self, network: Callable[[Any], Any], x: Any, y: Any, order: Any, mixed: bool, **options: Any) -> None:
-        self.device, self.y, self.mixed = x.device.type, y, mixed
-        self.model = network(torch.nn).to(x.device, memory_format=order)
-        self.x = x.float().contiguous(memory_format=order) if x.is_floating_point() else x
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, **options)
-        self.scaler = torch.amp.GradScaler(self.device, enabled=mixed)
+    def __init__(self, loss: Callable[[], Any], optimizer: Any, dtype: str, device: str = "cpu") -> None:
+        self.loss, self.optimizer, self.dtype, self.device = loss, optimizer, dtype, device
+        self.scaler = torch.amp.GradScaler(device, enabled=bool(dtype) and device != "cpu")
 
     def backward(self, **options: Any) -> None:
-        with torch.autocast(self.device, dtype=torch.float16, enabled=self.mixed, **options):
-            loss = functional.cross_entropy(self.model(self.x), self.y)
+        with autocast(self.dtype, self.device, **options):
+            loss = self.loss()
         self.scaler.scale(loss).backward()
 
     def update(self) -> None:
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
-
-def _step(network: Callable[[Any], Any], x: Any, y: Any, order: Any, mixed: bool = True) -> Callable[[], None]:
-    own = _Trained(network, x, y, order, mixed)
-
-    def step() -> None:
-        own.backward()
-        own.update()
-        own.optimizer.zero_grad()
-
-    return step
+    def __call__(self) -> None:
+        self.backward()
+        self.update()
+        self.optimizer.zero_grad()
 
 
-def _graph(network: Callable[[Any], Any], x: Any, y: Any, order: Any, mixed: bool) -> Callable[[], None]:
+def training(network: Callable[[Any], Any], inputs: Any, labels: Any, mixed: bool) -> Work:
+    """Steps with SGD in FP32 or with AMP, and, on a GPU, with forward and backward as a CUDA graph.
+
+    inputs: images, in either of PyTorch's memory orders, of which the better one counts; or words.
+    """
+    x, y = shared(inputs), shared(labels)
+    orders = {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
+    work: Work = {}
+    for name, order in orders.items() if x.ndim == 4 else [("PyTorch", torch.contiguous_format)]:
+        work[name] = _step(network, x, y, order, mixed)
+        if x.is_cuda:
+            work[f"{name}, graph"] = _graph(_step(network, x, y, order, mixed, fused=True))
+    return work
+
+
+def _step(network: Callable[[Any], Any], x: Any, y: Any, order: Any, mixed: bool = True, **options: Any) -> Step:
+    model = network(torch.nn).to(x.device, memory_format=order)
+    x = x.float().contiguous(memory_format=order) if x.is_floating_point() else x
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, **options)
+    dtype = "float16" if mixed else ""
+    return Step(lambda: functional.cross_entropy(model(x), y), optimizer, dtype, x.device.type)
+
+
+def _graph(step: Step) -> Callable[[], None]:
     """As PyTorch's notes on CUDA graphs have it: the scaler and the (fused) optimizer stay outside, gradients where
     they were captured, and autocast caches no weights.
     """
-    own, aside = _Trained(network, x, y, order, mixed, fused=True), torch.cuda.Stream()
+    aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
         for _ in range(3):
-            own.optimizer.zero_grad()
-            own.backward(cache_enabled=False)
-            own.update()
+            step.optimizer.zero_grad()
+            step.backward(cache_enabled=False)
+            step.update()
     torch.cuda.current_stream().wait_stream(aside)
-    own.optimizer.zero_grad()
+    step.optimizer.zero_grad()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        own.backward(cache_enabled=False)
+        step.backward(cache_enabled=False)
 
-    def step() -> None:
+    def replay() -> None:
         graph.replay()
-        own.update()
+        step.update()
 
-    return step
+    return replay
 
 
 def peak_memory(network: Callable[[Any], Any], shape: Sequence[int]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +20,7 @@ class TimeUp(Exception):
 
 
 class Report:
-    """The table, and the cases behind its geometric means. A failure becomes a row as well.
+    """The table, and the cases behind it. A failure becomes a row as well.
 
     save: called after each; end: when no case is begun any more, by time.monotonic; cases: those that are known.
     """
@@ -32,7 +31,7 @@ class Report:
         self.rows: list[dict[str, Any]] = []
         self.cases: dict[str, list[dict[str, Any]]] = {} if cases is None else cases
         self.end = end
-        self.latest: dict[str, Any] = {}
+        self.raised = ""  # the last error that a case raised
         self._save = save
 
     @property
@@ -85,7 +84,6 @@ class Report:
             raise TimeUp
         entry: dict[str, Any] = {"case": name, "error": UNFINISHED}
         cases.append(entry)
-        self.latest = entry
         self._save(self)
         start = time.monotonic()
         try:
@@ -96,33 +94,11 @@ class Report:
             entry["absent"] = str(error)
             del entry["error"]
         except Exception as error:  # the other cases shall still be measured
-            entry["error"] = _in_one_line(error)
+            entry["error"] = self.raised = _in_one_line(error)
         entry["seconds"] = round(time.monotonic() - start, 3)
         if "error" in entry:
             print(f"{group}, {name}: {entry['error']}", flush=True)
         self._save(self)
-
-    def summary(self, group: str, to_peer: str, to_fp32: str = "") -> None:
-        """The rows of a group of `rates`: geometric means, and the ratios with these targets."""
-        cases = self.cases[group]
-        done = [c for c in cases if c.keys() >= {"FP16"} and "error" not in c]
-        errors = [f"{c['case']}: {c['error']}" for c in cases if "error" in c]
-        failed = f"{len(errors)} of {len(cases)} cases, the first: {errors[0]}" if errors else None
-        if not done:
-            self.add(f"{group}, FP16", math.nan, "TFLOP/s", error=failed)
-            return
-
-        def mean(key: str) -> float:
-            return math.exp(statistics.fmean(math.log(c[key]) for c in done))
-
-        compared = "PyTorch" in done[0]
-        self.add(f"{group}, FP16", mean("FP16"), "TFLOP/s", peer=mean("PyTorch") if compared else None, error=failed)
-        if "FP32" in done[0]:
-            self.add(f"{group}, FP32", mean("FP32"), "TFLOP/s")
-        if compared:
-            self.add(f"{group}, FP16 / PyTorch", mean("to PyTorch"), "x", to_peer)
-        if "FP32" in done[0]:
-            self.add(f"{group}, FP16 / own FP32", mean("to FP32"), "x", to_fp32)
 
 
 def _in_one_line(error: BaseException) -> str:

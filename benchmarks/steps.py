@@ -46,28 +46,10 @@ def in_torch(model: Iterable[nn.Module]) -> Any:
     return torch.nn.Sequential(*map(converted, model))
 
 
-def _autocast(dtype: str, device: str = "cpu") -> Any:
-    """PyTorch's autocast to "float16" or "bfloat16"; for "" none."""
-    import torch
-
-    return torch.autocast(device, dtype=getattr(torch, dtype or "bfloat16"), enabled=bool(dtype))
-
-
 def _torch_step(model: Any, loss: Callable[[], Any], autocast: str, device: str = "cpu") -> Step:
-    import torch
+    from . import peers  # here, as it imports PyTorch
 
-    optimizer = torch.optim.Adam(model.parameters())
-    scaler = torch.amp.GradScaler(device, enabled=bool(autocast) and device != "cpu")
-
-    def step() -> None:
-        with _autocast(autocast, device):
-            value = loss()
-        scaler.scale(value).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-
-    return step
+    return peers.Step(loss, peers.torch.optim.Adam(model.parameters()), autocast, device)
 
 
 # Networks that speak the names of either library, and their batches: 64 digits; 64 words of 32 texts and the words
@@ -155,6 +137,8 @@ def torch_gan(pictures: Any = None, width: int = WIDTH, autocast: str = "") -> S
     """The same in PyTorch, in the same order, on the device of the pictures; for FP16 with a GradScaler."""
     import torch
 
+    from . import peers
+
     faces = torch.from_numpy(FACES) if pictures is None else pictures
     g, d = (in_torch(model).to(faces.device) for model in dcgan.networks(faces.shape[-1], width))
     g_optimizer, d_optimizer = (torch.optim.Adam(model.parameters(), 2e-4, betas=(0.5, 0.999)) for model in (g, d))
@@ -165,13 +149,13 @@ def torch_gan(pictures: Any = None, width: int = WIDTH, autocast: str = "") -> S
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.full_like(logits, label))
 
     def step() -> None:
-        with _autocast(autocast, faces.device.type):
+        with peers.autocast(autocast, faces.device.type):
             fake = g(noise)
             d_loss = loss_of(d(faces), dcgan.REAL) + loss_of(d(fake.detach()), 0.0)
         scaler.scale(d_loss).backward()
         scaler.step(d_optimizer)
         d.requires_grad_(False)
-        with _autocast(autocast, faces.device.type):
+        with peers.autocast(autocast, faces.device.type):
             g_loss = loss_of(d(fake), 1.0)
         scaler.scale(g_loss).backward()
         d.requires_grad_(True)

@@ -16,46 +16,39 @@ Task = tuple[Any, ...]  # a function of a module and its arguments; what it retu
 Times = dict[str, list[float]]  # seconds of a call, by name: a median for every round
 
 
-class Worker:
-    """A process that does nothing but wait, unless it times."""
-
-    def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self._process.start()
-        theirs.close()
-
-    def time(self, task: Task, seconds: float) -> float:
-        """The median time in seconds of a call of what the task makes, called for so many seconds.
-
-        What was made is kept until another is asked for. RuntimeError if that fails.
-        """
-        maker, *arguments = task
-        self._pipe.send((maker.__module__, maker.__qualname__, arguments, seconds))
-        answer = self._pipe.recv()
-        if isinstance(answer, str):
-            raise RuntimeError(answer)
-        return answer
-
-    def close(self) -> None:
-        """End the process; its work then counts as this one's (see Machine)."""
-        self._pipe.send(None)
-        self._process.join()
-
-
 class Workers:
     """A process for each name, which time in turn: a machine whose speed drifts slows all of them alike."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._workers = {name: Worker() for name in names}
+        context = multiprocessing.get_context("spawn")
+        self._workers = {}
+        for name in names:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            self._workers[name] = process, ours
 
     def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in self._workers.values():
-            worker.close()
+        for process, pipe in self._workers.values():
+            pipe.send(None)
+            process.join()  # its work then counts as this one's (see Machine)
+
+    def time(self, name: str, task: Task, seconds: float) -> float:
+        """The median time in seconds of a call of what the task makes, called for so many seconds.
+
+        What was made is kept until another is asked for. RuntimeError if that fails.
+        """
+        maker, *arguments = task
+        pipe = self._workers[name][1]
+        pipe.send((maker.__module__, maker.__qualname__, arguments, seconds))
+        answer = pipe.recv()
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        return answer
 
     def times(self, tasks: Mapping[str, Task], rounds: int, seconds: float = 0.3) -> Times:
         """Time the task of each name, round after round, for so many seconds each.
@@ -66,7 +59,7 @@ class Workers:
         for _ in range(rounds):
             for name in list(times):
                 try:
-                    times[name].append(self._workers[name].time(tasks[name], seconds))
+                    times[name].append(self.time(name, tasks[name], seconds))
                 except RuntimeError as error:
                     print(f"{name} does not run here: {error}")
                     del times[name]

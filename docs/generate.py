@@ -1,6 +1,5 @@
 """Write docs/precision.md from the declarations in the source: the primitives, the kinds, the policies, who asks for a
-rounding and who carries it out; the tables of docs/gpu.md from what a GPU measured, that of docs/tensor_cores.md from
-the source.
+rounding and who carries it out; the table of docs/tensor_cores.md from the source.
 
     python -m docs.generate
 
@@ -10,10 +9,8 @@ tests/docs/test_docs.py fails when a page has drifted.
 from __future__ import annotations
 
 import inspect
-import json
 import pathlib
 import re
-from typing import Any
 
 from tests import rounding
 from tinymp import precision, study
@@ -21,10 +18,9 @@ from tinymp.checkpoint.writing import write
 from tinymp.study import tensor_core
 
 PAGE = pathlib.Path(__file__).with_name("precision.md")
-GPU, UNITS = PAGE.with_name("gpu.md"), PAGE.with_name("tensor_cores.md")
+UNITS = PAGE.with_name("tensor_cores.md")
 BEGIN, END = "<!-- Made by python -m docs.generate. Do not edit. -->", "<!-- End of what is made. -->"
 ROOT = PAGE.parent.parent
-MEASURED = ROOT / "benchmarks" / "results" / "gpu_h200.json"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -143,85 +139,15 @@ programs [test_bits.py](../tests/guards/test_bits.py) holds the hashes of losses
 """
 
 
-def steps_of_a_gpu(found: dict[str, Any]) -> str:
-    """Milliseconds of a step. PyTorch's are the least of its memory formats."""
-    head = ["a step, ms", "base, FP32", "base, mixed", "captured, FP32", "captured, mixed", "PyTorch, eager"]
-    rows = []
-    for network, step in found["steps of the base"].items():
-        ms, captured = step["ms"], found["captured, by policy, ms"][network]
-        peers = {n: v for n, v in ms.items() if n not in ("FP32", "mixed")}
-        eager, graph = ([v for n, v in peers.items() if n.endswith("graph") is wanted] for wanted in (False, True))
-        cells = [ms["FP32"], ms["mixed"], captured["FP32"], captured["MIXED"], min(eager), min(graph, default=None)]
-        rows.append([network, *["" if x is None else f"{x:.2f}" if x < 1 else f"{x:.1f}" for x in cells]])
-    return table([*head, "PyTorch, CUDA graph"], rows)
-
-
-def answers_of_a_gpu(found: dict[str, Any]) -> str:
-    """What else was measured, in a table."""
-    ops, core = (found[k] for k in ("ops against PyTorch in float64", "tests/core on the GPU"))
-    kernels, sanitizer = found["the kernels' tests"]["outcomes"], found["compute-sanitizer"]
-    runs = [run for tool in sanitizer.values() for run in tool.values()]
-    losses = [step["losses"] for step in found["steps of the fast paths"].values()]
-    equal = sum(all(a == b for a, b in zip(of["mixed"], of["captured"], strict=True)) for of in losses)
-    audited = list(found["a step has the bits of one under an audit"]["fast paths"].values())
-    bits = sum(run == {"other bits": []} for run in audited)
-    rates = {row["work"].removeprefix("DeepBench "): row["value"] for row in found["DeepBench"]["rows"]}
-    passes = [rates[f"conv {p}, FP16 / PyTorch"] for p in ("forward", "input gradient", "weight gradient")]
-    recurrent = [rates[f"{n} forward + backward, captured, FP16 / PyTorch"] for n in ("LSTM", "GRU")]
-    (memory,) = (row["value"] for row in found["peak memory"] if row["work"].endswith("own FP32"))
-    compiling = found["seconds to compile, FP16 and FP32"]
-    slowest = sorted(compiling, key=compiling.__getitem__)[:-4:-1]
-    rest = sum(compiling.values()) - sum(compiling[name] for name in slowest)
-    rows = [
-        [
-            "ops against PyTorch in FP64, both directions",
-            f"{ops['outcomes']['passed']} of {sum(ops['outcomes'].values())} within the computed error",
-        ],
-        ["tests/core", f"{core['passed']:,} passed, {core.get('failed', 0)} failed"],
-        [
-            "tests of the kernels",
-            f"{kernels['passed']} passed, {kernels['failed']} failed (a variance off by 3.3e-6), {kernels['died']} had "
-            "no time left",
-        ],
-        [" and ".join(sanitizer), f"{sum(r['errors'] for r in runs)} errors in {min(r['passed'] for r in runs)} tests"],
-        ["captured: 20 losses equal, bit for bit", f"{equal} of {len(losses)} networks"],
-        ["audited, kernels by hand: equal bits", f"{bits} of {len(audited)} networks"],
-        [
-            "DeepBench, products",
-            f"{rates['GEMM, FP16 / PyTorch']:.3f} x PyTorch's rate, {rates['GEMM, FP16 / own FP32']:.1f} x own FP32",
-        ],
-        ["convolutions: y, dx, dw", ", ".join(f"{x:.2f}" for x in passes) + " x PyTorch's rate"],
-        ["LSTM, GRU, captured", ", ".join(f"{x:.2f}" for x in recurrent) + " x PyTorch's rate"],
-        ["peak memory of a ResNet", f"{memory:.2f} of own FP32"],
-        [
-            "seconds to compile, once per machine",
-            ", ".join(f"{name} {compiling[name]:.0f}" for name in slowest) + f", all others {rest:.0f}",
-        ],
-    ]
-    return table(["question", "answer"], rows)
-
-
-def made_anew(path: pathlib.Path, *parts: str) -> str:
-    """A page, with these parts in place of what was made before."""
-    before, rest = path.read_text(encoding="utf-8").split(BEGIN)
-    return before + "\n\n".join([BEGIN, *parts, END]) + rest.split(END)[1]
-
-
-def gpu_page() -> str:
-    """docs/gpu.md, with its tables made anew."""
-    found = json.loads(MEASURED.read_text(encoding="utf-8"))
-    versions = ", ".join(f"{name} {found['versions'][name]}" for name in ("CuPy", "PyTorch"))
-    where = f"On {found['card']}, commit {found['commit']}, {found['date']} ({versions}):"
-    return made_anew(GPU, where, steps_of_a_gpu(found), answers_of_a_gpu(found))
-
-
 def _arguments(function: object) -> str:
     return "(" + ", ".join(inspect.signature(function).parameters) + ")"  # type: ignore[arg-type]
 
 
 def pages() -> dict[pathlib.Path, str]:
     """The text of each page that has made parts."""
-    return {PAGE: page(), GPU: gpu_page(), UNITS: made_anew(UNITS, tensor_cores())}
+    before, rest = UNITS.read_text(encoding="utf-8").split(BEGIN)
+    units = "\n\n".join([before + BEGIN, tensor_cores(), END + rest.split(END)[1]])
+    return {PAGE: page(), UNITS: units}
 
 
 if __name__ == "__main__":

@@ -98,23 +98,6 @@ def parts() -> dict[str, set[str]]:
     return found
 
 
-def circle(graph: dict[str, set[str]]) -> list[str]:
-    """The nodes of a circle of a graph, in order; empty where there is none."""
-    done: set[str] = set()
-
-    def visit(node: str, way: list[str]) -> list[str]:
-        if node in way:
-            return way[way.index(node) :]
-        if node not in done:
-            for target in sorted(graph.get(node, ())):
-                if found := visit(target, [*way, node]):
-                    return found
-            done.add(node)
-        return []
-
-    return next((found for node in sorted(graph) if (found := visit(node, []))), [])
-
-
 def levels(graph: dict[str, set[str]]) -> list[list[str]]:
     """The parts of a graph without circles, the lowest level first."""
     height: dict[str, int] = {}

@@ -62,11 +62,6 @@ def uci_digits(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
     return images[:1297], labels[:1297], images[1297:], labels[1297:]
 
 
-def has_idx(folder: str) -> bool:
-    """Whether a folder has idx files, as MNIST comes in."""
-    return any(Path(folder).glob("*idx[13]-ubyte*"))
-
-
 def load_idx_folder(folder: str | Path) -> list[np.ndarray]:
     """[train_images, train_labels, test_images, test_labels] from the four files of MNIST or a set like it.
 

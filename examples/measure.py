@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import nn, optim
+from tinymp.audit.exponents import FINITE, LOWEST, ZEROS, exponents
 from tinymp.autograd import values_of
 from tinymp.backend.extras import hint
 from tinymp.checkpoint import writing
@@ -105,9 +106,9 @@ class Run:
         ordered = {role: self.bytes[role] for role in ROLES if role in self.bytes}
         return {**vars(self), "bytes": ordered, "exponents": list(EXPONENTS)}
 
-    def count_exponents(self, exponents: np.ndarray, counts: Any, zeros: int) -> None:
-        """Add so many gradients with each of these exponents, and so many zeros."""
-        places = np.clip(exponents, EXPONENTS.start, EXPONENTS.stop - 1) - EXPONENTS.start
+    def count_exponents(self, lowest: int, counts: Any, zeros: int) -> None:
+        """Add so many gradients with each of the exponents from `lowest` on, and so many zeros."""
+        places = np.clip(np.arange(lowest, lowest + len(counts)), EXPONENTS.start, EXPONENTS.stop - 1) - EXPONENTS.start
         total = np.bincount(places, counts, len(EXPONENTS)).astype(int) + self.gradient_exponents
         self.gradient_exponents, self.zero_gradients = total.tolist(), self.zero_gradients + zeros
 
@@ -128,10 +129,8 @@ class Watch(mp.Observer):
     def deposited(self, leaf: Any, gradient: Any, scale: Any) -> None:
         if isinstance(leaf, nn.Parameter):
             self.gradients[leaf] = gradient.nbytes
-            g = mp.backend.to_cpu(values_of(gradient))
-            g = np.abs(g[np.isfinite(g)].astype(np.float32))
-            exponents = np.frexp(g[g > 0])[1] - 1
-            self.run.count_exponents(exponents, np.ones_like(exponents), int(g.size - len(exponents)))
+            counts = exponents(values_of(gradient))
+            self.run.count_exponents(LOWEST, counts[FINITE], int(counts[ZEROS]))
 
     def stepped(self, optimizer: Any, result: Any) -> None:
         self.optimizers.add(optimizer)
@@ -173,30 +172,40 @@ def table(runs: dict[str, dict[str, Any]], scores: dict[str, str], unit: str) ->
     return "\n".join([lines[0], "-" * (sum(widths) + 2 * len(widths) - 2), *lines[1:]])
 
 
-def draw(path: pathlib.Path, runs: dict[str, dict[str, Any]], title: str, pictures: dict[str, np.ndarray]) -> None:
-    """The losses, the exponents of the weight gradients with FP16's limits, and below it what the models drew."""
+@contextmanager
+def figure(path: pathlib.Path, size: tuple[float, float], dpi: int = 110) -> Iterator[Any]:
+    """A new figure of matplotlib, which is then written."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    new = plt.figure(figsize=size, layout="constrained")
+    yield new
+    writing.write_figure(path, new, dpi=dpi)
+    plt.close(new)
+
+
+def draw(path: pathlib.Path, runs: dict[str, dict[str, Any]], title: str, pictures: dict[str, np.ndarray]) -> None:
+    """The losses, the exponents of the weight gradients with FP16's limits, and below it what the models drew."""
+    import matplotlib.ticker
+
     panels: Any = [["loss", "exponents"], list(runs)] if pictures else [["loss", "exponents"]]
-    figure, axes = plt.subplot_mosaic(panels, figsize=(13, 12 if pictures else 5), layout="constrained")
-    figure.suptitle(title)
-    for (name, run), color in zip(runs.items(), COLORS):
-        draw_curve(axes["loss"], run["curve"], name, color=color)
-    axes["loss"].set(xlabel="step", ylabel="training loss", title="Loss", yscale="log")
-    axes["loss"].yaxis.set_major_formatter("{x:g}")
-    axes["loss"].yaxis.set_minor_formatter(matplotlib.ticker.LogFormatter(minor_thresholds=(1, 0.4)))
-    draw_exponents(axes["exponents"], runs)
-    for name in panels[0]:
-        axes[name].legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9, frameon=False)
-    for name, page in pictures.items():
-        axes[name].imshow(page, cmap="gray", vmin=0, vmax=255)
-        axes[name].set_title(f"{name}: samples, uncurated")
-        axes[name].axis("off")
-    writing.write_figure(path, figure, dpi=110)
-    plt.close(figure)
+    with figure(path, (13, 12 if pictures else 5)) as whole:
+        whole.suptitle(title)
+        axes = whole.subplot_mosaic(panels)
+        for (name, run), color in zip(runs.items(), COLORS):
+            draw_curve(axes["loss"], run["curve"], name, color=color)
+        axes["loss"].set(xlabel="step", ylabel="training loss", title="Loss", yscale="log")
+        axes["loss"].yaxis.set_major_formatter("{x:g}")
+        axes["loss"].yaxis.set_minor_formatter(matplotlib.ticker.LogFormatter(minor_thresholds=(1, 0.4)))
+        draw_exponents(axes["exponents"], runs)
+        for name in panels[0]:
+            axes[name].legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9, frameon=False)
+        for name, page in pictures.items():
+            axes[name].imshow(page, cmap="gray", vmin=0, vmax=255)
+            axes[name].set_title(f"{name}: samples, uncurated")
+            axes[name].axis("off")
 
 
 def draw_curve(axes: Any, values: list[float], label: str, **style: Any) -> None:
@@ -237,29 +246,21 @@ def draw_exponents(axes: Any, runs: dict[str, dict[str, Any]]) -> None:
 # -------------------------------------------------------------------------------------------------- the command line
 
 
-def natural(text: str) -> int:
-    """An integer of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 0, got {text!r}")
-    return int(text)
+def number(expected: str, kind: type, low: float, high: float = math.inf) -> Callable[[str], Any]:
+    """The type of an option: a number of this kind from low to high."""
+
+    def read(text: str) -> Any:
+        with suppress(ValueError):
+            if low <= (value := kind(text)) <= high:
+                return value
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+
+    return read
 
 
-def positive(text: str) -> int:
-    """A positive integer."""
-    if natural(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
-    return int(text)
-
-
-def rate(text: str) -> float:
-    """A positive number that FP32 can hold."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= float(np.finfo(np.float32).max):
-        raise argparse.ArgumentTypeError(f"expected a positive number that FP32 can hold, got {text!r}")
-    return value
+natural = number("an integer of at least 0", int, 0)
+positive = number("a positive integer", int, 1)
+rate = number("a positive number that FP32 can hold", float, sys.float_info.min, float(np.finfo(np.float32).max))
 
 
 def policy(text: str) -> str:

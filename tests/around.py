@@ -242,7 +242,7 @@ def members(home: Any) -> list[tuple[str, Any]]:
 
 
 def class_of(f: Callable) -> tuple[str, ...]:
-    """The name of a class, which may be public under another name, too (vgg16 is VGG)."""
+    """The name of a class, which may be public under another name, too."""
     return (f.__name__,) if inspect.isclass(f) else ()
 
 

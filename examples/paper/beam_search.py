@@ -89,7 +89,5 @@ def beam_search(
 def _largest(values: np.ndarray, n: int) -> list[tuple[int, int]]:
     """The places of the n largest values that are not -inf, largest first, of equal ones the first."""
     flat = values.ravel()
-    least = np.partition(flat, -n)[-n] if n < flat.size else -np.inf
-    some = np.flatnonzero((flat >= least) & (flat > -np.inf))
-    best = some[np.argsort(-flat[some], kind="stable")][:n]
-    return [divmod(place, values.shape[1]) for place in best.tolist()]
+    best = np.argsort(-flat, kind="stable")[:n].tolist()
+    return [divmod(place, values.shape[1]) for place in best if flat[place] > -np.inf]

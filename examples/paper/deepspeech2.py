@@ -115,6 +115,3 @@ class RowConv(Module):
     def forward(self, x: Tensor) -> Tensor:
         rows = ops.pad(x.permute(1, 2, 0), (0, self.context - 1))  # B, D, T
         return ops.conv1d(rows, self.weight.unsqueeze(1), groups=x.shape[2]).permute(2, 0, 1)
-
-
-deepspeech2 = DeepSpeech2

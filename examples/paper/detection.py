@@ -35,9 +35,6 @@ def objects_of(op: str, targets: Any) -> list[Objects]:
     return [Objects(target["boxes"].reshape(-1, 4), target["labels"]) for target in targets]
 
 
-# --------------------------------------------------------------------------------------------- which box learns what
-
-
 def match(objects: Array, boxes: Array, high: float, low: float, best: bool = True) -> Array:
     """For each box the number of the object that it shall find, or BACKGROUND, or NEITHER.
 
@@ -67,9 +64,6 @@ def sample(found: Array, number: int, share: float, random: np.random.Generator)
     positive = random.permutation(np.flatnonzero(found >= 0))[: int(number * share)]
     negative = random.permutation(np.flatnonzero(found == BACKGROUND))[: number - len(positive)]
     return np.concatenate([positive, negative])
-
-
-# ------------------------------------------------------------------------------------------------------- predictions
 
 
 def per_box(y: Tensor, columns: int) -> Tensor:

@@ -133,7 +133,7 @@ class RoIHeads(Module):
         """Logits (n, classes) and codes (n, classes, 4) of the regions, FP32 (n, 4) for each image, one after the
         other.
         """
-        x = self.box_head(roi_pool(features, regions, 7, 1 / self.stride))
+        x = self.box_head(roi_pool(features, regions, (7, 7), 1 / self.stride))
         logits = self.cls_score(x)
         return logits, self.bbox_pred(x).reshape(*logits.shape, 4)
 
@@ -234,6 +234,3 @@ class FasterRCNN(Module):
             "loss_objectness": objectness,
             "loss_rpn_box_reg": rpn_box_reg,
         }
-
-
-faster_rcnn_vgg16 = FasterRCNN

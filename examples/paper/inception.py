@@ -277,6 +277,3 @@ class InceptionV3(Inception):
                 layers = pool, unit(n, c(128), 1), unit(c(128), c(768), 5, 1, 0), AdaptiveAvgPool2d(1), Flatten()
                 self.aux.append(Sequential(*layers, Linear(c(768), num_classes)))
         self.end(n, num_classes)
-
-
-googlenet, inception_v2, inception_v3 = GoogLeNet, InceptionV2, InceptionV3

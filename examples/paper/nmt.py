@@ -8,9 +8,8 @@ import numpy as np
 
 from tinymp import ops
 from tinymp.nn import LSTM, Dropout, Embedding, Linear, Module, init
+from tinymp.ops.more.attention import weighted
 from tinymp.tensor import Tensor
-
-from .alignment import BahdanauAttention, LuongAttention, length_mask
 
 PAD = 0  # the word that stands behind the end of a sentence in a batch
 
@@ -19,15 +18,34 @@ class Sentences(NamedTuple):
     """What the decoder reads and remembers of B sentences; the rows of all are the sentences, for `beam_search`.
 
     h, c    (B, layers, H), the states of the decoder's layers
-    memory  (B, S, H), what the attention reads of each word, and keys, what it makes of that for its scores
+    memory  (B, S, H), what the attention reads of each word
     mask    (B, S), True where there is a word
     """
 
     h: Tensor
     c: Tensor
     memory: Tensor
-    keys: Tensor
     mask: Tensor
+
+
+class LuongAttention(Module):
+    """score(q, m) = q^T W m, "general" in Luong et al. (2015, section 3.1), for all steps of a decoder at once.
+
+    proj.weight: W^T, (size, size).
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.proj = Linear(size, size, bias=False)
+
+    def forward(self, query: Tensor, memory: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """(context (B, T, H), weights (B, T, S)): softmax(scores) memory, and softmax(scores), computed in FP32.
+
+        query: (B, T, H); memory: (B, S, H); mask: (B, S), bool. Where it is False, the score is -inf, which FP16 has,
+        and so the weight 0; where it is False everywhere, context and weights are 0.
+        """
+        scores = ops.matmul(self.proj(query), memory.transpose(1, 2))
+        return weighted("LuongAttention", scores, memory, mask.unsqueeze(1))
 
 
 class NMT(Module):
@@ -48,20 +66,14 @@ class NMT(Module):
 
     hidden_size   cells of a layer, and in each direction of the bidirectional one; also the size of the embeddings
     dropout       of the embeddings, between layers and before the logits, in training
-    attention     "bahdanau" or "luong" (its score is "general")
 
     MPT section 4.4 names layers, cells and vocabularies, and for the rest a tutorial of TensorFlow, whose attention is
-    Bahdanau's. All weights start uniform on [-0.1, 0.1) (Luong et al., 2015, section 4.1).
+    Bahdanau's: its scores need `hidden_size` numbers for each pair of words, Luong's one. All weights start uniform on
+    [-0.1, 0.1) (Luong et al., 2015, section 4.1).
     """
 
     def __init__(
-        self,
-        source_size: int,
-        target_size: int,
-        hidden_size: int = 1024,
-        num_layers: int = 3,
-        dropout: float = 0.0,
-        attention: str = "bahdanau",
+        self, source_size: int, target_size: int, hidden_size: int = 1024, num_layers: int = 3, dropout: float = 0.0
     ) -> None:
         super().__init__()
         if num_layers < 2:
@@ -73,7 +85,7 @@ class NMT(Module):
         self.encoder = LSTM(2 * n, n, num_layers - 1, dropout=between)
         self.target = Embedding(target_size, n)
         self.decoder = LSTM(n, n)
-        self.attention = BahdanauAttention(n, n, n) if attention == "bahdanau" else LuongAttention(n, n)
+        self.attention = LuongAttention(n)
         self.upper = LSTM(2 * n, n, num_layers - 1, dropout=between)
         self.output = Linear(n, target_size)
         for weight in self.parameters():
@@ -88,15 +100,15 @@ class NMT(Module):
         x = self.dropout(self.source(source))
         y, (h, c) = self.first(x, lengths=lengths)
         y, (more_h, more_c) = self.encoder(self.dropout(y), lengths=lengths)
-        memory, mask = (x + y).transpose(0, 1), length_mask("NMT", lengths, S, B, source.device)
-        h, c = (ops.cat([x[1:], more]).transpose(0, 1) for x, more in ((h, more_h), (c, more_c)))
-        return Sentences(h, c, memory, self.attention.keys(memory), mask)
+        mask = Tensor(np.arange(S) < np.asarray(lengths)[:, None]).to(source.device)
+        h, c = (ops.cat([first[1:], more]).transpose(0, 1) for first, more in ((h, more_h), (c, more_c)))
+        return Sentences(h, c, (x + y).transpose(0, 1), mask)
 
     def decode(self, words: Tensor, state: Sentences) -> tuple[Tensor, Sentences, Tensor]:
         """(logits (T, B, target_size), the state after the last word, attention (B, T, S)) of words (T, B)."""
         h, c = state.h.transpose(0, 1), state.c.transpose(0, 1)
         y, (first_h, first_c) = self.decoder(self.dropout(self.target(words)), (h[:1], c[:1]))
-        context, weights = self.attention(y.transpose(0, 1), state.memory, mask=state.mask, keys=state.keys)
+        context, weights = self.attention(y.transpose(0, 1), state.memory, state.mask)
         context = context.transpose(0, 1)
         y, (more_h, more_c) = self.upper(self.dropout(ops.cat([y, context], 2)), (h[1:], c[1:]))
         h, c = (ops.cat(pair).transpose(0, 1) for pair in ((first_h, more_h), (first_c, more_c)))

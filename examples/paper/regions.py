@@ -5,22 +5,17 @@ Sums are FP32, and the gradients of regions that overlap add up in FP32 and are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from tinymp import backend
-from tinymp.arguments import floating, integers, number
 from tinymp.autograd import Array, Op
 from tinymp.ops.conv import Pair
 from tinymp.precision import FP32, MOVEMENT, REDUCTION, scatter_add, store, widen
 from tinymp.tensor import Tensor
-
-from .boxes import arrays, require_all, require_boxes
-
-FARTHEST = 1 << 16  # places of the input, from its corner to that of a region: more must be a mistake
 
 
 class RoIPool(Op):
@@ -79,45 +74,15 @@ def _cells(start: int, length: int, cells: int, n: int) -> tuple[np.ndarray, np.
     return np.maximum(places, 0), end <= begin
 
 
-# ---------------------------------------------------------------------------------------------------------- functions
-
-
-def _regions(op: str, input: Any, boxes: Any, output_size: Any, spatial_scale: Any) -> tuple[Tensor, dict[str, Any]]:
-    """The checked input, and the options of the op; the boxes as one array (K, 5) of their own."""
-    x = floating(op, "input", input)
-    if x.ndim != 4 or 0 in x.shape[1:]:
-        raise ValueError(f"{op}: expected `input` to be (N, C, H, W), of which N may be 0, got {x.shape}")
-    size = integers(op, "output_size", output_size, 2, 1)
-    scale = number(op, "spatial_scale", spatial_scale, 0, above=True)
-    device = backend.of(x.array)
-    xp = device.xp
-    if isinstance(boxes, (tuple, list)):
-        if len(boxes) != len(x):
-            raise ValueError(f"{op}: expected boxes of each of the {len(x)} images of `input`, got {len(boxes)}")
-        given = arrays(op, input=x, **{f"boxes[{i}]": b for i, b in enumerate(boxes)})[1:]
-        for i, b in enumerate(given):
-            require_boxes(op, f"boxes[{i}]", b)
-        numbered = [xp.concatenate([xp.full((len(b), 1), i, b.dtype), b], 1) for i, b in enumerate(given)]
-        rois = device.concatenate([xp.empty((0, 5), FP32.storage), *numbered], 0)
-    else:
-        _, rois = arrays(op, input=x, boxes=boxes)
-        require_boxes(op, "boxes", rois, columns=5)
-        images = rois[:, 0]
-        good = (images >= 0) & (images < len(x)) & (images == xp.floor(images))
-        require_all(good, f"{op}: expected `boxes` to begin with the number of an image, one of {len(x)}", rois)
-        rois = rois.copy()
-    near = (abs(rois[:, 1:]) * scale <= FARTHEST).all(1)
-    require_all(near, f"{op}: expected `boxes` within {FARTHEST} places of the corner of `input`", rois)
-    return x, {"rois": rois, "size": size, "scale": scale}
-
-
-def roi_pool(input: Tensor, boxes: Any, output_size: Any, spatial_scale: float = 1.0) -> Tensor:
+def roi_pool(input: Tensor, boxes: Sequence[Any], output_size: tuple[int, int], spatial_scale: float) -> Tensor:
     """Every box of input (N, C, H, W) in cells, as (K, C, *output_size): the maximum of each, 0 where it is empty.
 
-    boxes: FP32 Tensors or arrays, one (L, 4) for each image, or (K, 5) with the image's number first; in pixels, of
-    which input has spatial_scale times as many. Cells are cut by integers; torchvision does it in FP32, which for a few
-    sizes takes in one place more. Gradients are input's alone.
-    ValueError that names the index of a box with x2 < x1 or y2 < y1, one that is not finite, or that of no image.
+    boxes: FP32 Tensors or arrays, one (L, 4) for each image; in pixels, of which input has spatial_scale times as many.
+    Cells are cut by integers; torchvision does it in FP32, which for a few sizes takes in one place more. Gradients are
+    input's alone.
     """
-    x, options = _regions("roi_pool", input, boxes, output_size, spatial_scale)
-    return RoIPool.apply(x, **options)
+    device = backend.of(input.array)
+    given = [b.array if isinstance(b, Tensor) else b for b in boxes]
+    numbered = [device.xp.concatenate([device.xp.full((len(b), 1), i, b.dtype), b], 1) for i, b in enumerate(given)]
+    rois = device.concatenate([device.xp.empty((0, 5), FP32.storage), *numbered], 0)
+    return RoIPool.apply(input, rois=rois, size=output_size, scale=spatial_scale)

@@ -122,8 +122,9 @@ def main(arguments: list[str] | None = None) -> None:
             done[cell] = trial
             write(table, done, options)
         print(f"\n{(options.out / f'{table}.md').read_text()}")
-        TABLES[table].draw(options.out, done)
-        print(f"wrote {table}.md, {table}.json and pictures to {options.out}")
+        if draw := getattr(TABLES[table], "draw", None):
+            draw(options.out, done)
+        print(f"wrote {table} to {options.out}")
 
 
 def read(path: pathlib.Path, todo: list[Cell]) -> dict[Cell, trials.Trial]:

@@ -61,6 +61,3 @@ class PreActResNet(Module):
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             x = stage(x)
         return self.fc(self.avgpool(ops.relu(self.bn(x))).flatten(1))
-
-
-preact_resnet50 = PreActResNet

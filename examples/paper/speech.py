@@ -64,7 +64,7 @@ class Speech(program.Task):
         )
 
     def model(self) -> nn.Module:
-        return paper.deepspeech2(len(self.alphabet) + 1, bands=utterances.BANDS, context=CONTEXT, scale=SCALE)
+        return paper.DeepSpeech2(len(self.alphabet) + 1, bands=utterances.BANDS, context=CONTEXT, scale=SCALE)
 
     def optimizer(self, parameters: Iterable, lr: float) -> optim.Optimizer:
         return optim.SGD(parameters, lr, momentum=0.9, nesterov=True)
@@ -72,7 +72,7 @@ class Speech(program.Task):
     def batches(self, seed: int) -> Iterator[Batch]:
         random = np.random.default_rng(seed)
         lengths = np.array([len(one.frames) for one in self.training])
-        sampler = BucketBatchSampler(lengths // BUCKET, self.batch, drop_last=True, generator=random)
+        sampler = BucketBatchSampler(lengths // BUCKET, self.batch, random, drop_last=True)
         while True:
             for rows in sampler:
                 some = [self.training[i] for i in rows]

@@ -166,6 +166,3 @@ class SSD(Module):
             shifted, scores = decode_boxes(shift.float(), boxes, WEIGHTS), ops.softmax(x.float(), 1)
             found.append(detections(shifted, scores, (self.size, self.size), 0.01, 0.45, 400, 200))
         return found
-
-
-ssd300_vgg16 = SSD

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,12 +36,12 @@ def _paper(fp32: float, mixed: float) -> dict[str, float]:
 
 
 NETWORKS = {
-    "AlexNet": Network(paper.alexnet, _paper(56.77, 56.93)),
-    "VGG-D": Network(paper.vgg16, _paper(65.40, 65.43)),
-    "GoogLeNet": Network(paper.googlenet, _paper(68.33, 68.43)),
-    "Inception v2": Network(paper.inception_v2, _paper(70.03, 70.02)),
-    "Inception v3": Network(paper.inception_v3, _paper(73.85, 74.13), 0.1),  # section 7 of Szegedy et al., 2016
-    "ResNet-50": Network(paper.preact_resnet50, _paper(75.92, 76.04)),
+    "AlexNet": Network(paper.AlexNet, _paper(56.77, 56.93)),
+    "VGG-D": Network(paper.VGG, _paper(65.40, 65.43)),
+    "GoogLeNet": Network(paper.GoogLeNet, _paper(68.33, 68.43)),
+    "Inception v2": Network(paper.InceptionV2, _paper(70.03, 70.02)),
+    "Inception v3": Network(paper.InceptionV3, _paper(73.85, 74.13), 0.1),  # section 7 of Szegedy et al., 2016
+    "ResNet-50": Network(paper.PreActResNet, _paper(75.92, 76.04)),
 }
 
 
@@ -90,8 +89,3 @@ def _sets(source: str, seed: int, batch: int) -> tuple[np.ndarray, ...]:
     if batch > len(sets[0]):
         raise ValueError(f"table1: expected a batch of at most {len(sets[0])} images, all that there are, got {batch}")
     return sets
-
-
-def draw(folder: Path, done: dict[Any, trials.Trial]) -> None:
-    """table1.png: every run as a point, the paper's numbers beside them."""
-    trials.draw_scores(folder / "table1.png", sys.modules[__name__], done)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -124,7 +123,7 @@ def trained_backbone(source: str, seed: int, device: str) -> list[Any]:
     an ImageNet classifier.
     """
     mp.manual_seed(seed)
-    model = paper.vgg16(10, dropout=0.0, scale=SCALE).to(device)
+    model = paper.VGG(10, dropout=0.0, scale=SCALE).to(device)
     train = scenes.Scenes(32 * BEGINNING, seed, train=True, data=source, size=40, most=1)
 
     def batches() -> Iterator[tuple]:
@@ -135,17 +134,8 @@ def trained_backbone(source: str, seed: int, device: str) -> list[Any]:
     def loss_of(model: nn.Module, batch: tuple) -> mp.Tensor:
         return ops.cross_entropy(model(batch[0]), batch[1])
 
-    trials.train(
-        model,
-        mp.FP32,
-        optim.NoLossScaler(),
-        batches(),
-        loss_of,
-        BEGINNING,
-        optimizer=sgd(model, 0.1),
-        clip=1.0,
-        batch=32,
-    )
+    how = {"optimizer": sgd(model, 0.1), "clip": 1.0, "batch": 32}
+    trials.train(model, mp.FP32, optim.NoLossScaler(), batches(), loss_of, BEGINNING, **how)
     return list(model.features.state_dict().values())
 
 
@@ -176,17 +166,13 @@ def counted(gradients: Exponents) -> dict[str, Any]:
     run = measure.Run(policy="FP32")
     for tensor in gradients.as_dict()["tensors"]:
         if tensor["role"] == ACTIVATION_GRADIENT:
-            run.count_exponents(np.arange(len(tensor["counts"])) + tensor["lowest"], tensor["counts"], tensor["zeros"])
+            run.count_exponents(tensor["lowest"], tensor["counts"], tensor["zeros"])
     lost = {scale: gradients.share_lost(ACTIVATION_GRADIENT, scale)._asdict() for scale in (1.0, 8.0, 1024.0)}
     return {"exponents": run.gradient_exponents, "zeros": run.zero_gradients, "lost": lost}
 
 
-# ------------------------------------------------------------------------------------------------------------- pictures
-
-
 def draw(folder: Path, done: dict[Any, trials.Trial]) -> None:
-    """table2.png: every run as a point; figure3.png: SSD's activation gradients; boxes.png: what was found."""
-    trials.draw_scores(folder / "table2.png", sys.modules[__name__], done)
+    """figure3.png: SSD's activation gradients; boxes.png: what was found."""
     counted = {c.name: t.kept["activation gradients"] for c, t in done.items() if "activation gradients" in t.kept}
     if counted:
         draw_gradients(folder / "figure3.png", counted)

@@ -74,7 +74,7 @@ class Translation(program.Task):
 
     def model(self) -> nn.Module:
         sizes = len(self.corpus.source), len(self.corpus.target)
-        model = paper.NMT(*sizes, HIDDEN, self.layers, DROPOUT, "luong")
+        model = paper.NMT(*sizes, HIDDEN, self.layers, DROPOUT)
         # Start with the words' frequencies, which need not be learned then.
         counts = np.bincount(np.concatenate([target[1:] for _, target in self.training]), minlength=sizes[1]) + 1
         with mp.no_grad():
@@ -85,7 +85,7 @@ class Translation(program.Task):
         return optim.Adam(parameters, lr, betas=(0.9, 0.98))
 
     def batches(self, seed: int) -> Iterator[Batch]:
-        sampler = BucketBatchSampler(lengths_of(self.training), self.batch, drop_last=True, seed=seed)
+        sampler = BucketBatchSampler(lengths_of(self.training), self.batch, np.random.default_rng(seed), True)
         loader = data.DataLoader(self.training, batch_sampler=sampler, collate_fn=batch_of, prefetch=2)
         while True:
             yield from loader
@@ -106,7 +106,7 @@ class Translation(program.Task):
 
     def in_order(self) -> Iterator[tuple[Batch, np.ndarray]]:
         """The held-out pairs in batches of similar length, and their numbers."""
-        for places in BucketBatchSampler(lengths_of(self.held_out), AT_ONCE, shuffle=False):
+        for places in BucketBatchSampler(lengths_of(self.held_out), AT_ONCE):
             yield batch_of([self.held_out[i] for i in places]), places
 
     def translations(self, model: nn.Module, only: int | None = None) -> list[tuple[list[str], np.ndarray]]:

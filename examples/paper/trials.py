@@ -16,11 +16,10 @@ import numpy as np
 import tinymp as mp
 from tinymp import nn, optim
 from tinymp.autograd import values_of
-from tinymp.checkpoint import writing
 from tinymp.precision import MOVEMENT
 
 from .. import measure
-from ..measure import COLORS, loss_scaler
+from ..measure import loss_scaler
 
 
 @dataclass(frozen=True)
@@ -153,48 +152,8 @@ def train(
     return run
 
 
-# ------------------------------------------------------------------------------------------------------------- pictures
-
-
 @contextmanager
 def figure(path: Path, rows: int, columns: int, size: tuple[float, float], dpi: int = 110) -> Iterator[np.ndarray]:
     """The axes of a new picture, which is then written."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    picture, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-    yield axes
-    writing.write_figure(path, picture, dpi=dpi)
-    plt.close(picture)
-
-
-def draw_scores(path: Path, table: Any, done: dict[Any, Trial]) -> None:
-    """A table's runs, a column per network: every run as a point, their mean; last, the paper's numbers."""
-    networks, settings = table.NETWORKS, table.SETTINGS
-    sources = list(dict.fromkeys(cell.source for cell in done))
-    with figure(path, 1, len(sources) + 1, (6.5 * (len(sources) + 1), 5)) as axes:
-        *_, last = axes.flat
-        for k, (setting, color) in enumerate(zip(settings, COLORS)):
-            shift = 0.18 * (k - (len(settings) - 1) / 2)
-            for one, source in zip(axes.flat, sources):
-                for i, name in enumerate(networks):
-                    mine = name, source, setting
-                    scores = [table.FACTOR * t.score for c, t in done.items() if (c.name, c.source, c.setting) == mine]
-                    if scores:
-                        one.plot([i + shift] * len(scores), scores, "o", color=color, alpha=0.5, markersize=5)
-                        one.plot(
-                            i + shift, statistics.fmean(scores), "_", color=color, markersize=16, markeredgewidth=2
-                        )
-                one.plot([], [], "o", color=color, label=setting)
-            paper = [(i + shift, network.paper.get(setting)) for i, network in enumerate(networks.values())]
-            numbers = [(x, y) for x, y in paper if isinstance(y, float)]
-            last.plot(*zip(*numbers) if numbers else ([], []), "D", color=color, label=setting)
-            for x, y in paper:
-                if isinstance(y, str):
-                    last.text(x, last.get_ylim()[0], y, color=color, rotation=90, va="bottom", ha="center")
-        for one, title in zip(axes.flat, [*map(table.label, sources), "the paper"]):
-            one.set(xticks=range(len(networks)), xticklabels=networks, ylabel=table.MEASURE, title=title)
-            one.grid(axis="y", alpha=0.3)
-        axes.flat[0].legend(fontsize=9)
+    with measure.figure(path, size, dpi) as new:
+        yield new.subplots(rows, columns, squeeze=False)

@@ -38,9 +38,6 @@ class Corpus:
     alphabet: str
 
 
-# -------------------------------------------------------------------------------------------------------- spectrograms
-
-
 def spectrogram(sound: np.ndarray) -> np.ndarray:
     """The logarithm of the power in windows of 20 ms, one in 10 ms: (frames, BANDS), FP32, of samples at RATE.
 
@@ -70,9 +67,6 @@ def warped(frames: np.ndarray, factor: float) -> np.ndarray:
     low = np.floor(at)
     below, above = frames[:, low.astype(int)], frames[:, np.ceil(at).astype(int)]
     return below + (at - low) * (above - below)
-
-
-# -------------------------------------------------------------------------------------------------- synthesised speech
 
 
 class Language(NamedTuple):

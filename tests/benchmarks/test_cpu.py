@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import cpu, machine, ops, steps, worker
+from benchmarks import cpu, machine, steps, worker
 from benchmarks.report import Report
 
 
@@ -23,18 +23,14 @@ def test_quick(tmp_path, monkeypatch, capsys):
 def test_bf16_is_a_peer_where_it_runs(monkeypatch, capsys, runs):
     """The LSTM of PyTorch does not run in BF16 on every CPU."""
 
-    class Worker:
-        def time(self, task, seconds):
-            kind = task[-1]
-            if kind == "PyTorch BF16" and not runs:
-                raise RuntimeError("no primitive")
-            return {"mixed": 0.03, "PyTorch BF16": 0.02}.get(kind, 0.01)
-
-        def close(self):
-            pass
+    def time(self, name, task, seconds):
+        if name == "PyTorch BF16" and not runs:
+            raise RuntimeError("no primitive")
+        return {"mixed": 0.03, "PyTorch BF16": 0.02}.get(name, 0.01)
 
     monkeypatch.setattr(cpu.steps, "peer", lambda: "2.0")
-    monkeypatch.setattr(worker, "Worker", Worker)
+    monkeypatch.setattr(worker.Workers, "__init__", lambda self, names: setattr(self, "_workers", {}))
+    monkeypatch.setattr(worker.Workers, "time", time)
     report = Report()
     cpu.training(report, 2, "LSTM", "lstm", "<= 9")
     found = {row["work"]: row["value"] for row in report.rows if "BF16" in row["work"]}
@@ -46,8 +42,10 @@ def test_bf16_is_a_peer_where_it_runs(monkeypatch, capsys, runs):
 @pytest.mark.cpu
 def test_peers_compute_in_the_format_that_they_are_named_after():
     torch = pytest.importorskip("torch")
+    from benchmarks import peers
+
     for kind, dtype in steps.AUTOCAST.items():
-        with steps._autocast(dtype):
+        with peers.autocast(dtype):
             assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == getattr(torch, dtype or "float32"), kind
 
 
@@ -55,41 +53,6 @@ def test_peers_compute_in_the_format_that_they_are_named_after():
 def test_networks_have_steps():
     assert sorted(network for _, network, _ in cpu.NETWORKS) == sorted(steps.NETWORKS)
     steps.make("resnet", "mixed")()  # a step runs
-
-
-@pytest.mark.cpu
-def test_cases_of_ops_run_in_both_storages():
-    names = [case.name for case in ops.CASES]
-    assert len(set(names)) == len(names) >= 40
-    for case in ops.CASES:
-        small = case._replace(arrays=tuple(_smaller(a) for a in case.arrays))
-        for storage in ("FP32", "FP16"):
-            try:
-                ops.made(small, storage)()
-            except Exception as error:
-                raise AssertionError(f"{case.name} in {storage}") from error
-
-
-def _smaller(a):
-    """A shape, or (shape, high), with fewer rows or images; the rest may be part of the case."""
-    if a and isinstance(a[0], tuple):
-        return _smaller(a[0]), a[1]
-    return (min(a[0], 4), *a[1:]) if len(a) == 4 and a[0] in (8, 16, 32, 64) and a[1:] not in KERNELS else a
-
-
-KERNELS = {(64, 3, 3), (48, 4, 4), (1, 3, 3), (64, 1, 1)}
-
-
-@pytest.mark.peer
-@pytest.mark.cpu
-def test_ops_table(tmp_path, capsys):
-    pytest.importorskip("torch")
-    rows = ops.main(["--quick", "--only", "relu of", "--out", str(tmp_path / "ops.json")])
-    assert [row["op"] for row in rows] == ["relu of a million", "leaky_relu of a million"] or len(rows) == 2
-    for row in rows:
-        assert row["FP16 / PyTorch FP32"] == row["ms"]["FP16"] / row["ms"]["PyTorch FP32"]
-    assert "geometric mean of 2 ops" in capsys.readouterr().out
-    assert not (tmp_path / "ops.json").exists()  # a part of the table is no result
 
 
 @pytest.mark.parametrize(("foreign", "said"), [(None, "unknown"), (0.2, "NOT TO BE TRUSTED"), (0.01, "quiet")])

@@ -25,13 +25,19 @@ import pytest
 
 import tinymp as mp
 from benchmarks import peers
-from benchmarks.gpu import generation
 from tinymp import backend, ops
 from tinymp.study.tensor_core import ARCHITECTURES as UNITS
 
 torch = peers.torch
 ROUNDOFF = {"float16": 2.0**-11, "float32": 2.0**-24}
 SMALLEST = {"float16": 2.0**-24, "float32": 2.0**-126}
+GENERATIONS = {100: "blackwell", 90: "hopper", 89: "ada", 80: "ampere", 75: "turing", 70: "volta"}  # from this sm on
+
+
+def generation():
+    """The name of the GPU's generation in `mp.tensor_core`."""
+    capability = backend.gpu.compute_capability()
+    return GENERATIONS[max(sm for sm in GENERATIONS if sm <= capability)]
 
 
 class Ints(NamedTuple):

@@ -39,12 +39,11 @@ def blocks(page):
 
 
 def test_generated_pages_have_not_drifted():
-    """The page of GPUs has tables of what was measured; the rest of it is written by hand, and short."""
     made = runpy.run_path(str(ROOT / "docs" / "generate.py"))
     pages = made["pages"]()
-    assert {path.name for path in pages} == {"precision.md", "gpu.md", "tensor_cores.md"}
+    assert {path.name for path in pages} == {"precision.md", "tensor_cores.md"}
     assert all(path.read_text("utf-8") == text for path, text in pages.items()), "run: python -m docs.generate"
-    assert len(made["gpu_page"]().split()) <= 1200 and len(made["page"]().split()) <= 2000
+    assert len(made["page"]().split()) <= 2000
 
 
 def test_all_pages_of_the_guide_are_run():

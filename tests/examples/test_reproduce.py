@@ -46,7 +46,6 @@ def test_table1(digits, tmp_path, capsys):
     assert by["mixed, not scaled", 0]["loss_scale"] == 1 < mixed["loss_scale"]
     text = (tmp_path / "out" / "table1.md").read_text()
     assert "`python -m examples.paper.reproduce table1 --data" in text and "| 0, 1 | " in text
-    assert (tmp_path / "out" / "table1.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_table2(digits, tmp_path, here, monkeypatch, capsys):
@@ -63,7 +62,7 @@ def test_table2(digits, tmp_path, here, monkeypatch, capsys):
     seen = fp32["kept"]["activation gradients"]
     assert sum(seen["exponents"]) > 10_000
     assert seen["lost"]["1.0"]["zero"] > seen["lost"]["8.0"]["zero"] > 0
-    for picture in ("table2", "figure3", "boxes"):
+    for picture in ("figure3", "boxes"):
         assert (tmp_path / "out" / f"{picture}.png").read_bytes()[:4] == b"\x89PNG"
 
     # the same pictures are drawn from what is written

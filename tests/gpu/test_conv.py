@@ -332,7 +332,7 @@ def test_split_sums_fill_the_gpu_where_they_are_long():
     """7 of DeepBench's layers have fewer blocks than an H100 has multiprocessors, 132. With their sums split, one is
     left, whose sums are so short that a second launch would cost more than it saves.
     """
-    path = pathlib.Path(__file__).parents[2] / "benchmarks" / "deepbench.json"
+    path = pathlib.Path(__file__).with_name("deepbench.json")
     cases = json.loads(path.read_text(encoding="utf-8"))["conv"]
     before, after = ([shared_out(case, split) for case in cases] for split in (False, True))
     few = [i for i, shared in enumerate(before) if shared and shared[1] < 132]

@@ -31,7 +31,7 @@ from tinymp.gpu.many import _most
 pytestmark = pytest.mark.cpu  # NVRTC compiles for any GPU on any machine: no stand-in takes its place
 
 ROOT = pathlib.Path(__file__).parents[2]
-FOLDERS = (pathlib.Path(kernels.__file__).parents[1], ROOT / "benchmarks", ROOT / "tests" / "gpu")
+FOLDERS = (pathlib.Path(kernels.__file__).parents[1], ROOT / "tests" / "gpu")
 FILES = {str(path.relative_to(folder.parent)): path for folder in FOLDERS for path in sorted(folder.rglob("*.cu"))}
 # Volta's compiler, of CUDA 12, sees the kernels for halves, some of which have special instructions from sm_80 on; else
 # a source is the same text for all

@@ -54,7 +54,7 @@ def test_published_sizes(network):
 def test_half_the_memory():
     """MPT section 1: activations and gradients take half the bytes. ResNet-50, 8 photographs of 224 x 224."""
     with mp.device("meta"):
-        model = models.preact_resnet50()
+        model = models.PreActResNet()
     ledger = predict(model, (8, 3, 224, 224), np.zeros(8, np.int64), loss=classes, optimizer="momentum")
     mixed, fp32 = (
         sum(sum(sizes[role].values()) for role in ("activations", "gradients"))
@@ -109,7 +109,7 @@ def test_small_ones_learn(network):
 
 
 def test_heads_are_for_training_alone():
-    model = models.googlenet(4, in_channels=1, scale=models.SMALL)
+    model = models.GoogLeNet(4, in_channels=1, scale=models.SMALL)
     images = mp.tensor(randn(2, 1, 28, 28).astype("float32"))
     outputs = model(images)
     assert [tuple(head.shape) for head in outputs.aux_logits] == [(2, 4), (2, 4)]

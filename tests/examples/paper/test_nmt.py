@@ -13,7 +13,6 @@ from tinymp.audit.products import Products
 
 FP64 = mp.Policy("FP64", storage="float64")
 S, T, B, LENGTHS = 6, 5, 3, [6, 2, 4]
-ATTENTION = pytest.mark.parametrize("attention", ["bahdanau", "luong"])
 
 
 def sentences(S=S, T=T, B=B, sizes=(20, 15), seed=0):
@@ -25,11 +24,11 @@ def sentences(S=S, T=T, B=B, sizes=(20, 15), seed=0):
     ("layers", "parameters", "million"),
     # An LSTM layer that reads n numbers has 4 * 1024 (n + 1024 + 2) weights and biases. Of n = 1024 there are the two
     # directions of the first layer, the decoder's first, and layers - 2 more on either side; n = 2048 where two sources
-    # are read: once on either side. Embeddings: (100,000 + 40,000) * 1024. Attention: W and U, 1024^2 each, and v.
+    # are read: once on either side. Embeddings: (100,000 + 40,000) * 1024. Attention: W, 1024^2.
     # Output: 40,000 * (1024 + 1).
     [
-        (3, (3 + 2) * 8_396_800 + 2 * 12_591_104 + 140_000 * 1024 + 2 * 1024**2 + 1024 + 40_000 * 1025, 253.63),
-        (5, (3 + 6) * 8_396_800 + 2 * 12_591_104 + 140_000 * 1024 + 2 * 1024**2 + 1024 + 40_000 * 1025, 287.22),
+        (3, (3 + 2) * 8_396_800 + 2 * 12_591_104 + 140_000 * 1024 + 1024**2 + 40_000 * 1025, 252.58),
+        (5, (3 + 6) * 8_396_800 + 2 * 12_591_104 + 140_000 * 1024 + 1024**2 + 40_000 * 1025, 286.17),
     ],
 )
 def test_the_papers_size(layers, parameters, million):
@@ -50,10 +49,10 @@ def test_the_papers_size(layers, parameters, million):
     )
     rows = [row for row in products.rows if row.phase == "forward"]
     macs = sum(row.batch * row.m * row.n * row.k * row.calls for row in rows)
-    # per word: LSTM layers as above, without biases; the attention's W, and U for each word of the source; the output.
-    # per pair of words: v, and the sum over the memory
+    # per word: LSTM layers as above, without biases; the attention's W; the output. per pair of words:
+    # the score, and the sum over the memory
     lstm = (3 + 2 * (layers - 2)) * 4 * 1024 * 2048 + 2 * 4 * 1024 * 3072
-    assert macs == 64 * 25 * (lstm + 2 * 1024**2 + 1024 * 40_000) + 64 * 25 * 25 * (1024 + 1024)
+    assert macs == 64 * 25 * (lstm + 1024**2 + 1024 * 40_000) + 64 * 25 * 25 * (1024 + 1024)
     assert ledger.predicted["weights"] == {"float16": 2 * parameters}
     assert ledger.predicted["masters"] == {"float32": 4 * parameters}
     assert ledger.predicted["gradients"] == {"float16": 2 * parameters}
@@ -62,11 +61,10 @@ def test_the_papers_size(layers, parameters, million):
     assert activations[0] / activations[1] == pytest.approx(0.5, abs=0.01)
 
 
-@ATTENTION
 @pytest.mark.parametrize("layers", [2, 3])
-def test_word_by_word_is_as_all_at_once(attention, layers):
+def test_word_by_word_is_as_all_at_once(layers):
     mp.manual_seed(0)
-    model = FP64.cast(NMT(20, 15, 8, layers, attention=attention))
+    model = FP64.cast(NMT(20, 15, 8, layers))
     source, target = sentences()
     logits = model(source, LENGTHS, target)
     assert logits.shape == (T, B, 15)
@@ -76,10 +74,9 @@ def test_word_by_word_is_as_all_at_once(attention, layers):
         np.testing.assert_allclose(log_p, ops.log_softmax(logits[t], 1).numpy(), atol=1e-6)  # FP32
 
 
-@ATTENTION
-def test_padding_changes_nothing(attention):
+def test_padding_changes_nothing():
     mp.manual_seed(0)
-    model = FP64.cast(NMT(20, 15, 8, 2, attention=attention))
+    model = FP64.cast(NMT(20, 15, 8, 2))
     source, target = sentences()
     logits = model(source, LENGTHS, target).numpy()
     for b, n in enumerate(LENGTHS):
@@ -102,7 +99,7 @@ def test_it_learns_sentences_by_heart_and_finds_them_again(policy):
     for b, n in enumerate(lengths):
         source[n:, b] = models.nmt.PAD
         target[: n + 2, b] = [2, *source[:n, b][::-1], 3]
-    model = policy.cast(NMT(12, 12, 32, 2, attention="luong"))
+    model = policy.cast(NMT(12, 12, 32, 2))
     optimizer, scaler = optim.Adam(model.parameters(), 2e-2), optim.DynamicLossScaler(2.0**10)
     words, translation = mp.tensor(source), mp.tensor(target)
     with mp.use(policy):
