@@ -344,9 +344,10 @@ policy_in_use: ContextVar[Policy] = ContextVar("policy", default=MIXED)
 
 
 def use(policy: Policy) -> Setting:
-    """Within the block, the primitives follow `policy`: put the whole training step (also backward) inside.
+    """Within the block, the primitives follow `policy`: put the whole training step inside.
 
-    Only the primitives read it, and only for FP16 operands. TypeError for anything but a Policy.
+    The backward of an op follows the policy of its forward; the sums of a leaf's gradients that of `backward()`, and an
+    update that of its parameter. Only FP16 operands are concerned. TypeError for anything but a Policy.
     """
     if not isinstance(policy, Policy):
         raise TypeError(f"use: expected a Policy, got {type(policy).__name__}; see tinymp.POLICIES")
