@@ -23,6 +23,7 @@ from .. import nn, ops, optim, precision
 from ..audit.numbers import many
 from ..autograd import Op
 from ..backend.extras import held
+from ..fast_path import find
 from ..ops.more import compare
 from ..precision import DOT, KINDS, LOSS, MIXED, MOVEMENT, POINTWISE, REDUCTION, UPDATE, Kind, Policy
 from ..study import POLICIES, Arithmetic
@@ -227,6 +228,8 @@ def _explained(name: str, what: str, thing: Any) -> Explanation:
     if found:  # an op of the same topic has code of its own
         further = [f for f in further if not f.__qualname__.endswith((".forward", ".backward"))]
     lines = {_line(x): x.__qualname__ for x in [*read, *further]}
+    faster = [find(inspect.unwrap(x), "gpu") for x in [*read, *further] if isinstance(x, FunctionType)]
+    lines |= {_line(x): f"{x.__qualname__}, on a GPU" for x in faster if x is not None}
     ablation = [d for d in DECISIONS if d.name in rule.decisions.split()]
     if found:
         ablation = [d for d in ablation if found[0].name in (getattr(d.policy.study, "only", ()) or [found[0].name])]

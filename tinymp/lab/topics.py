@@ -97,9 +97,9 @@ TOPICS: dict[str, Topic] = {
         "An update below 1/2048 of its weight can vanish in FP16, however often it comes. The paper's speech model "
         "lost 80 % in relative accuracy (figure 2a).",
         source="MPT 3.1, NVG 2.3.1",
-        read="optim.optimizer.Optimizer._update_all parameter.Parameter.write",
+        read="optim.optimizer.Optimizer._update_all parameter.Parameter.write optim.optimizer.Optimizer.apply",
         decisions="master",
-        words="UPDATE, master, master copy, weights, Parameter, lost updates, optimizer, learning rate",
+        words="UPDATE, master, masters, master copy, weights, Parameter, lost updates, optimizer, learning rate",
     ),
     "checkpoints": Topic(
         "mp.save keeps the FP32 masters, unrounded, and the optimizer's state, the loss scale and generators; mp.load "
@@ -135,10 +135,11 @@ TOPICS: dict[str, Topic] = {
         "Gradients of 2^-25 and below become zero. The paper's Multibox SSD diverges without scaling (table 2); S = 8 "
         "mends it.",
         source="MPT 3.2, NVG 2.3.1 and 2.3.2",
-        read="optim.scaler.LossScaler.scale optim.optimizer.unscaled optim.scaler.DynamicLossScaler",
+        read="optim.scaler.LossScaler.should_skip optim.scaler.Rule.__call__ optim.scaler.LossScaler.scale "
+        "optim.optimizer.unscaled optim.scaler.DynamicLossScaler",
         decisions="loss-scaling",
         words="scaling, loss scale, scaler, GradScaler, LossScaler, NoLossScaler, StaticLossScaler, DynamicLossScaler, "
-        "unscale_",
+        "unscale_, skip a step, S grow, growth",
     ),
     "accumulation": Topic(
         "A dot product multiplies FP16 operands exactly and adds up in FP32; only the finished sum is rounded.",
@@ -146,7 +147,7 @@ TOPICS: dict[str, Topic] = {
         "terms added by fours, as in a Tensor Core, it stalls at 8192.",
         read="precision.gemm study.sums.matmul_fp16",
         decisions="accumulator-4 accumulator-32 accumulator-256",
-        words="DOT, gemm, accumulate, chunk, study, accumulator, dot product, matrix multiplication",
+        words="DOT, gemm, accumulate, chunk, study, accumulator, dot product, products, fp32 sums, matrix multiplication",
     ),
     "tensor cores": Topic(
         "On a GPU, FP16 products run on Tensor Cores: FP16 in, FP32 accumulators, FP16 out. cuBLAS may not reduce in "
@@ -173,7 +174,7 @@ TOPICS: dict[str, Topic] = {
         "processes' gradients, unless the policy's `exchange` says FP16.",
         "10,000 values of 0.1 summed in FP16 stall at 256: there the numbers lie 0.25 apart, and 0.1 is less than half "
         "of it. Bias gradients are sums of that kind.",
-        read="precision.reduce study.sums.reduce_fp16",
+        read="precision.reduce ops.conv.bias_gradient backend.gpu.Gpu.reduce study.sums.reduce_fp16",
         decisions="reductions",
         words="REDUCTION, reduce, sums, exchange, all_reduce, bias gradient, distributed, ddp",
     ),
@@ -183,7 +184,7 @@ TOPICS: dict[str, Topic] = {
         "The statistics are sums over batch and positions, of thousands of terms: in FP16 they stall. Variances beyond "
         "65,504 would be infinite, momentum steps of the running statistics would be lost.",
         source="NVG 2.3.1 and 5.4.2, MPT 3.3",
-        read="ops.norm.BatchNorm.forward ops.norm.Running.update parameter.storage_of",
+        read="ops.norm.BatchNorm.forward precision.reduce ops.norm.Running.update parameter.storage_of",
         decisions="batch-norm-statistics batch-norm-parameters",
         words="BatchNorm, running statistics, running mean, running variance",
     ),
