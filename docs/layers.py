@@ -38,7 +38,7 @@ SAYS = {
     "nn": "modules and layers",
     "optim": "rules, scalers, clipping",
     "data": "datasets, a loader",
-    "parallel": "MPI, NCCL, ZeRO",
+    "parallel": "processes, by MPI",
     "checkpoint": "a run on disk",
     "audit": "what the events tell",
     "course": "course/grader",

@@ -136,17 +136,15 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     p.add_argument("--checkpoint", type=Path, metavar="DIR", help="keep the run in a file of this folder")
     p.add_argument("--every", type=measure.positive, default=100, help="steps between two checkpoints (100)")
     p.add_argument("--resume", action="store_true", help="go on with the run that --checkpoint has kept")
-    p.add_argument(
-        "--parallel", action="store_true", help="share the batches of all processes of mpiexec (or torchrun)"
-    )
+    p.add_argument("--parallel", action="store_true", help="share the batches of all processes of mpiexec, on CPUs")
     options = p.parse_args(arguments)
     mp.backend.cpu.keep_freed_memory()
     policy, stop = mp.POLICIES[options.policy.upper()], Stop()
     try:
         if options.resume and options.checkpoint is None:
             raise ValueError("--resume goes on with what --checkpoint DIR has kept: name the folder")
-        device = measure.device(options.device)
-        group = mp.parallel.init(device) if options.parallel else mp.parallel.Group()
+        device = "cpu" if options.parallel else measure.device(options.device)
+        group = mp.parallel.init() if options.parallel else mp.parallel.Group()
         if cnn.BATCH % group.size:
             raise ValueError(f"a batch of {cnn.BATCH} cannot be shared evenly by {group.size} processes")
         given = {name: getattr(options, name) for name in ("seed", "steps", "lr", "data")}

@@ -15,7 +15,7 @@ MEANS = {
     "seed": "the state of the device's generator",
     "FP64": "gradients in FP64, which only gradient checks use, are added up in no fixed order: `not_guaranteed`",
     "race": "where an index comes twice, the thread that is last writes the element",
-    "processes": "how many they are, and in which order MPI or NCCL adds up what they send",
+    "processes": "how many they are, and in which order MPI adds up what they send",
 }
 RUNS, MACHINES = {"race", "processes"}, {"threads", "BLAS", "NumPy", "GPU"}  # may differ between runs, between machines
 
@@ -38,7 +38,6 @@ MORE = {  # of some ops, by name or class, besides what their kinds (forward's a
     "embedding Index gather index_add index_select interpolate ctc_loss": ("", "FP64"),
     "dropout scaled_dot_product_attention": ("batch seed", "batch seed"),
     "index_put": ("", "race"),
-    "sync_batch_norm": ("processes", "processes"),
     "Function": (" ".join(MEANS), " ".join(MEANS)),  # a program's own
 }
 

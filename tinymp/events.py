@@ -158,8 +158,8 @@ class _Here(threading.local):
     backward   the run of `Tensor.backward` that is under way (autograd.Backward), or None
     rank       the number of this process among those that train together; alone it is 0
     agree      agree(value, how) is what all of them make of the values that each has; alone it is the value.
-               how: "first", of each item of a tuple that of the first process in which it is not None; "min" or "max",
-               of numbers, or of arrays, in place; "all", of lists, one list by rank
+               how: "first", of each item of a tuple that of the first process in which it is not None; "all", of
+               lists, one list by rank
     """
 
     running = property(lambda self: running.get())

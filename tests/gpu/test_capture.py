@@ -2,8 +2,6 @@
 
 import gc
 import threading
-import types
-from collections import deque
 from contextlib import nullcontext
 
 import numpy as np
@@ -14,7 +12,6 @@ from job import Job, same
 from oracle import rng
 from tinymp import nn, ops, optim
 from tinymp.gpu import checks, cublas, recording
-from tinymp.parallel.nccl import NCCLGroup
 
 pytestmark = pytest.mark.usefixtures("gpu", "once")
 
@@ -370,23 +367,6 @@ def test_many_tensors_are_joined_in_a_graph(n, dtype):
         stacked, joined = step(mp.tensor(x, device="gpu"))
         np.testing.assert_array_equal(stacked.numpy(), np.stack([x] * n, 1))
         np.testing.assert_array_equal(joined.numpy(), np.concatenate([x, x + x] * n, -1))
-
-
-def test_what_is_sent_in_a_graph_is_not_watched(gpu):
-    """Its events are never done."""
-    group, sent = NCCLGroup.__new__(NCCLGroup), []
-    group.stream, group.under_way, group.timeout = gpu.xp.cuda.Stream(non_blocking=True), deque(), 1.0
-    group.engine = types.SimpleNamespace(all_reduce=lambda x, out, how, stream: sent.append(recording.capturing()))
-
-    def step(x):
-        y = x + x
-        group.all_reduce(y.array)
-        return y + 1
-
-    captured = mp.capture(step, warmup=1)
-    for n in (1, 2, 3):
-        np.testing.assert_array_equal(captured(mp.tensor(np.full(3, n), device="gpu")).numpy(), [2 * n + 1] * 3)
-    assert sent == [False, True] and len(group.under_way) == 1
 
 
 def test_what_is_joined_keeps_its_memory_order():

@@ -7,7 +7,6 @@ within `order(seed)`, streams go on at random moments. `pytest --order 3` runs a
 import contextlib
 import inspect
 import textwrap
-from collections import deque
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from cuda_on_cpu import KernelError, device
 from job import Job, same
 from tinymp.gpu import recording
 from tinymp.gpu.capture import Captured
-from tinymp.parallel import nccl
 
 pytestmark = [pytest.mark.usefixtures("gpu", "once"), pytest.mark.cpu]
 ORDERS = [None, 0, 1, 2]  # as late as can be, and at random
@@ -111,35 +109,6 @@ def callbacks():
     return {"in order": seen == sorted(seen) and all(n == [n[0]] * 3 for n in seen), "last": seen[-1] == [8] * 3}
 
 
-class Doubling:
-    """Takes the place of NCCL: what two processes with the same values would get."""
-
-    def all_reduce(self, x, out, op="sum", stream=None):
-        with stream:
-            out += x
-
-
-def exchanged():
-    """Gradients summed on NCCL's stream, between kernels of the program's."""
-    import cupy
-
-    group = nccl.NCCLGroup.__new__(nccl.NCCLGroup)
-    group.stream, group.engine, group.under_way, group.timeout = (
-        cupy.cuda.Stream(non_blocking=True),
-        Doubling(),
-        deque(),
-        9.0,
-    )
-    found = {}
-    for i in range(4):
-        gradients = [cupy.full(5, float(i + j), "float32") * 2 for j in range(3)]
-        pending = [group.start("all_reduce", x, "sum") for x in gradients]
-        for part in pending:
-            part.wait()
-        found |= {f"{i}.{j}": x + 1 for j, x in enumerate(gradients)}
-    return {name: x.get() for name, x in found.items()}
-
-
 def result(program):
     """What the program gives, or what it raises."""
     try:
@@ -173,7 +142,7 @@ def expected(program, monkeypatch):
 
 
 SEEDS = {captured: [None, 1]}  # which is slow
-PROGRAMS = [eager, captured, one_graph_on_two_streams, uploads, callbacks, exchanged]
+PROGRAMS = [eager, captured, one_graph_on_two_streams, uploads, callbacks]
 
 
 @pytest.mark.parametrize(
@@ -212,10 +181,6 @@ def planted(monkeypatch, owner, name, old, new):
         (one_graph_on_two_streams, Captured, "__call__", "idle.record(stream)", "idle.record(self._stream)"),
         (one_graph_on_two_streams, Captured, "_aside", "cuda.get_current_stream().synchronize()", "pass"),
         (one_graph_on_two_streams, Captured, "_aside", "stream.synchronize()", "pass"),
-        # an exchange that does not wait for the gradients, or for which nobody waits
-        (exchanged, nccl.NCCLGroup, "start", "gpu.xp.cuda.get_current_stream().record()", "self.stream.record()"),
-        (exchanged, nccl.NCCLGroup, "start", "= self.stream.record()", "= gpu.xp.cuda.get_current_stream().record()"),
-        (exchanged, nccl.OnStream, "wait", "gpu.xp.cuda.get_current_stream().wait_event(self.event)", "pass"),
     ],
 )  # fmt: skip
 def test_planted_faults_of_time_are_found(monkeypatch, program, owner, name, old, new):

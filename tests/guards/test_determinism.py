@@ -29,7 +29,7 @@ def op_classes(base=Op):
 
 OPS = {f"{op.__module__}.{op.__qualname__}": op for op in op_classes() if hasattr(op, "kind")}
 # a hook, two devices, a scaler, processes; a program's own, the outputs of a backward pass
-NOT_CALLED = {"BackwardHook", "Move", "ScaleLoss", "SyncBatchNormOp", "_Call", "_Outputs"}
+NOT_CALLED = {"BackwardHook", "Move", "ScaleLoss", "_Call", "_Outputs"}
 
 SHOWN = {"threads": "conv2d", "batch": "sum", "BLAS": "matmul", "NumPy": "exp"}  # where else nothing was measured
 

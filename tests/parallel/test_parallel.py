@@ -13,10 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import cuda_on_cpu
 import tinymp as mp
-from examples.paper.deepspeech2 import FrameNorm
-from tinymp import checkpoint, nn, parallel
+from tinymp import checkpoint, parallel
 from tinymp.parallel.start import STARTED
 
 from . import programs
@@ -69,51 +67,6 @@ def test_a_long_run_with_two_processes(tmp_path):
     assert out.count("test accuracy") == 1  # rank 0 alone reports
     assert [p.name for p in (tmp_path / "kept").iterdir()] == ["mixed.safetensors"]
     assert len(checkpoint.peek(tmp_path / "kept" / "mixed.safetensors")["run"]["curve"]) == 2
-
-
-def test_gpus_under_nccl(tmp_path):
-    if why := cuda_on_cpu.problem():
-        pytest.skip(why)
-    run(2, "on_gpus", tmp_path)
-
-
-WATCHED = """
-import os, sys, time
-os.environ.update(RANK="1", WORLD_SIZE="2", LOCAL_RANK="0", MASTER_ADDR="10.0.0.1", MASTER_PORT="29400")
-import nccl_over_mpi
-
-class Engine:
-    def __init__(self, size, rank, backend, host, port):
-        assert (size, rank, backend, host, port) == (2, 1, "nccl", "10.0.0.1", 29401)
-
-    def all_reduce(self, x, out, op="sum", stream=None):
-        pass
-
-cupy = nccl_over_mpi.install(Engine)
-from tinymp.parallel.nccl import NCCLGroup
-with NCCLGroup(0.5, torchrun=True) as group:
-    group.all_reduce(cupy.ones(3, "float16"))
-    time.sleep(1)
-    print("arrived", flush=True)
-    cupy.cuda.Event.done = False
-    group.all_reduce(cupy.ones(3, "float16"))
-    time.sleep(60)
-"""
-
-
-def test_a_gpu_that_waits_for_a_lost_one_ends(tmp_path):
-    """The thread that watches what NCCL has begun; and torchrun's variables."""
-    if why := cuda_on_cpu.problem():
-        pytest.skip(why)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", WATCHED],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", PROGRAMS.parent)))},
-    )
-    assert (done.returncode, done.stdout) == (1, "arrived\n"), done.stderr
-    assert "parallel: rank 1 of 2 has waited for 0.5 s at all_reduce of float16 (3,): another process ha" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -197,25 +150,6 @@ def test_ddp_refuses():
         parallel.DistributedDataParallel(frozen, group)
     with pytest.raises(ValueError, match="bucket_cap_mb"):
         parallel.DistributedDataParallel(mp.nn.Linear(2, 2), group, bucket_cap_mb=0)
-
-
-def test_only_batch_norms_become_synchronous():
-    """Neither layers that are derived from one and compute something else, nor their parameters and buffers."""
-
-    class Named(nn.BatchNorm1d):
-        pass
-
-    layers = [nn.BatchNorm1d(3), Named(3), nn.Sequential(nn.BatchNorm2d(3)), nn.LayerNorm(3), FrameNorm(3)]
-    layers += [nn.InstanceNorm1d(3, affine=True, track_running_stats=True), nn.InstanceNorm2d(3)]
-    model = nn.Sequential(*layers)
-    before = model.state_dict()
-    converted = parallel.SyncBatchNorm.convert_sync_batchnorm(model)
-    kinds = [type(layer) for layer in (*converted[:2], converted[2][0])]
-    assert kinds == [parallel.SyncBatchNorm] * 3
-    assert all(a is b for a, b in zip(converted[3:], layers[3:]))
-    assert {name: x.tolist() for name, x in converted.state_dict().items()} == {
-        k: x.tolist() for k, x in before.items()
-    }
 
 
 def test_one_process_trains_as_without_a_group():

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import backend
 from ..arguments import instance, number
 from ..autograd import Array, Op, added, joined
 from ..backend import __version__
@@ -20,8 +19,8 @@ from ..events import Exchange, Observer, here, observe, running, tell, under
 from ..nn.module import Module
 from ..ops.more.graph import uses
 from ..parameter import Parameter
-from ..precision import scatter_add, store, widen
-from .group import Group, Pending, from_root
+from ..precision import store, widen
+from .group import Group, Pending
 
 FIRST = 1 << 20  # bytes of the first bucket: small, so that sending begins early
 
@@ -60,11 +59,12 @@ class DistributedDataParallel(Observer):
     sends to all. Gradients travel in buckets while backward goes on. Where they are FP16, `policy.exchange` of the
     parameter decides (NVG section 3): FP32 adds them up in FP32, and `grad` is FP32, not rounded again; FP16 divides
     them by the number of processes first, so that no sum overflows that one of a single process would not, halves what
-    travels, and rounds at each division and addition. Sparse gradients travel as rows, and are added up in FP32.
+    travels, and rounds at each division and addition.
 
     Batch norm uses each process's own batch; its running statistics are each process's own, until `sync_buffers`.
 
-    model           on the group's device. ValueError, in all processes, where one has another model, policy or version
+    model           on the CPU, with dense gradients. ValueError, in all processes, where one has another model, policy
+                    or version
     bucket_cap_mb   the size of a bucket in MiB; the first has one
 
     passes, sent, waited   backward passes so far, the bytes of their gradients as they travelled, and the seconds for
@@ -83,7 +83,6 @@ class DistributedDataParallel(Observer):
         self._own = {id(p): i for i, p in enumerate(self.params)}
         self._buckets: list[Bucket] | None = None  # made after the first backward pass, in the order that it showed
         self._places: dict[int, tuple[Bucket, slice]] = {}
-        self._rows: set[int] = set()  # the ids of parameters whose gradients are sparse
         self._alone = group.size == 1
         self._run: Any = None
         self._last: Op | None = None  # the op of which the gradients are on their way to the leaves
@@ -93,6 +92,8 @@ class DistributedDataParallel(Observer):
             parameters=[f"{p.name} {p.shape} {p.dtype}, {p.policy}" for p in self.params],
         )
         if not self._alone:
+            if any(p.device != "cpu" for p in self.params):
+                raise ValueError(f"{where}: expected a model on the CPU, where MPI sends arrays, got one on the GPU")
             self._share(model.state_dict())
             self.verify()
             group.closing.enter_context(observe(self))
@@ -102,7 +103,10 @@ class DistributedDataParallel(Observer):
     def _share(self, own: dict[str, np.ndarray]) -> None:
         """Take what rank 0 has of these weights and buffers."""
         described = self.group.tell([[k, x.dtype.name, x.shape] for k, x in own.items()])[0]
-        state = {k: from_root(self.group, own.get(k), dtype, shape) for k, dtype, shape in described}
+        state = {}
+        for name, dtype, shape in described:
+            state[name] = np.empty(shape, dtype) if self.group.rank else np.array(own[name], order="C")
+            self.group.broadcast(state[name])
         if self.group.rank:
             self.model.load_state_dict(state, strict=False)
 
@@ -160,7 +164,7 @@ class DistributedDataParallel(Observer):
                 self._left[id(edge)] -= 1
                 if not self._left[id(edge)] and id(edge) in self._run.leaves:
                     self._order.append(self._own[id(edge)])
-                    if self._buckets is not None and id(edge) not in self._rows:
+                    if self._buckets is not None:
                         slot = self._run.leaves[id(edge)]
                         dx = slot[1] = under(
                             running, edge, joined, slot[1], edge.array
@@ -171,10 +175,10 @@ class DistributedDataParallel(Observer):
     def _fill(self, p: Parameter, gradient: Any) -> None:
         """Put a gradient into its bucket, and send those that are full, in their order."""
         if hasattr(gradient, "rows"):
-            raise RuntimeError(f"DistributedDataParallel: the gradient of `{p.name}` was dense, and is sparse now")
+            raise RuntimeError(f"DistributedDataParallel: expected dense gradients, got a sparse one of `{p.name}`")
         bucket, place = self._places[id(p)]
         if bucket.buffer is None:
-            bucket.buffer = backend.of(p.array).xp.empty(bucket.size, bucket.dtype)
+            bucket.buffer = np.empty(bucket.size, bucket.dtype)
         bucket.buffer[place] = self._outgoing(p, gradient).reshape(-1)
         bucket.left.discard(id(p))
         for bucket in self._buckets or ():
@@ -207,8 +211,6 @@ class DistributedDataParallel(Observer):
         self._same_scale()
         if self._buckets is None:
             self._plan()
-        for p in (p for p in self.params if id(p) in self._rows):
-            p.grad_array = self._rows_of_all(p)
         assert self._buckets is not None
         for p in (p for bucket in self._buckets for p in bucket.params if id(p) in bucket.left):
             self._fill(p, p.grad_array)
@@ -226,12 +228,9 @@ class DistributedDataParallel(Observer):
     def _plan(self) -> None:
         """Make the buckets, in the order in which rank 0 got its gradients."""
         order = self.group.tell(list(dict.fromkeys([*self._order, *range(len(self.params))])))[0]
-        sparse = [p for p in self.params if hasattr(p.grad_array, "rows")]
-        self.group.first(type(self).__name__, sparse=[p.name for p in sparse])
-        self._rows = {id(p) for p in sparse}
         buckets: list[Bucket] = []
         filling: dict[Any, Bucket] = {}  # by dtype
-        for p in (self.params[i] for i in order if id(self.params[i]) not in self._rows):
+        for p in (self.params[i] for i in order):
             dtype, full = _travels(p), self.cap if len(buckets) > len(filling) else min(FIRST, self.cap)
             bucket = filling.get(dtype)
             if bucket is None or bucket.size * bucket.dtype.itemsize >= full:
@@ -242,36 +241,16 @@ class DistributedDataParallel(Observer):
         for bucket in self._buckets:
             bucket.begin()
 
-    def _rows_of_all(self, p: Parameter) -> Any:
-        """The mean of all processes' sparse gradients: each row with the sum of what they have for it."""
-        g = p.grad_array
-        if not hasattr(g, "rows"):
-            raise RuntimeError(f"DistributedDataParallel: the gradient of `{p.name}` was sparse, and is dense now")
-        values = self._outgoing(p, g.summable())
-        self.sent += g.indices.nbytes + values.nbytes
-        join = backend.of(values).concatenate
-        indices = join(self.group.all_gather(g.indices), 0)
-        rows = widen(join(self.group.all_gather(values), 0))
-        if _travels(p) != float16:
-            rows = rows / self.group.size
-        return type(g).summed(indices, rows, g.shape, lambda n, i, x: scatter_add(n, i, x, like=x))
-
     def _same_scale(self) -> None:
-        """RuntimeError where the processes' loss scales differ. (On a GPU the host does not know them.)"""
-        scale = _scale(self.params)
-        if isinstance(scale, float) and self.group.device == "cpu":
-            both = np.array([scale, -scale])
-            self.group.all_reduce(both, "max")
-            if both[0] != -both[1]:
-                raise RuntimeError(
-                    f"DistributedDataParallel: the processes scale their losses by {-both[1]:g} to {both[0]:g}: give "
-                    "all the same scaler, load its state in all, and step within the group's `with` block"
-                )
-
-
-def _scale(params: list[Parameter]) -> Any:
-    """The loss scale that the gradients carry."""
-    return next((p.grad_scale for p in params if p.grad_array is not None), 1.0)
+        """RuntimeError where the processes' loss scales differ."""
+        scale = float(self.params[0].grad_scale)
+        both = np.array([scale, -scale])
+        self.group.all_reduce(both, "max")
+        if both[0] != -both[1]:
+            raise RuntimeError(
+                f"DistributedDataParallel: the processes scale their losses by {-both[1]:g} to {both[0]:g}: give "
+                "all the same scaler, load its state in all, and step within the group's `with` block"
+            )
 
 
 def _travels(p: Parameter) -> np.dtype:

@@ -15,14 +15,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
-from .. import backend
-from ..arguments import choice, integers, number
+from ..arguments import choice, number
 from ..autograd import Array
 from ..dtypes import real
 from ..events import here, type_name
@@ -47,18 +45,17 @@ def _enter(group: Group | None, rank: int, agree: Any) -> None:
 class Group:
     """The processes that train together. This class is a group of one; see `start.init` for others.
 
-    rank        this process's number, from 0
-    size        how many there are
-    local_rank  its number among those of this machine, and its GPU's
-    device      where the arrays are that it sends: "cpu" (MPI) or "gpu" (NCCL)
-    timeout     seconds that a call waits for the others
+    rank     this process's number, from 0
+    size     how many there are
+    timeout  seconds that a call waits for the others
+
+    It sends arrays on the CPU.
 
     Within its `with` block loss scalers agree about every step (all skip or none), mp.save and Checkpointer write on
     rank 0 alone, and an error or a sys.exit of one process ends all of them.
     """
 
-    rank, size, local_rank = 0, 1, 0
-    device = "cpu"
+    rank, size = 0, 1
     timeout = 300.0
 
     def __init__(self) -> None:
@@ -86,7 +83,7 @@ class Group:
             self.abort(code)
         self.close(failed)
 
-    # ---- what an engine gives: MPI in mpi.py, NCCL in nccl.py
+    # ---- what MPI gives, in mpi.py
 
     def start(self, what: str, x: Array, *how: Any) -> Pending:
         """Begin to send; see `Pending`."""
@@ -111,13 +108,10 @@ class Group:
             raise TypeError("all_reduce: expected `x` in a dtype that MPI adds up, got bfloat16: send it as FP32")
         self.start("all_reduce", x, how).wait()
 
-    def broadcast(self, x: Array, root: int = 0) -> None:
-        """x of the process with rank `root`, in place, in all. x: contiguous, of one shape and dtype everywhere."""
-        (root,) = integers("broadcast", "root", root, 1, 0)
-        if root >= self.size:
-            raise ValueError(f"broadcast: expected `root` to be one of {self.size} processes, got {root}")
+    def broadcast(self, x: Array) -> None:
+        """x of rank 0, in place, in all. x: contiguous, of one shape and dtype everywhere."""
         self._require("broadcast", x)
-        self.start("broadcast", x, root).wait()
+        self.start("broadcast", x).wait()
 
     def all_gather(self, x: Array) -> list[Array]:
         """x of every process, by rank. The first axis may have another length in each."""
@@ -126,21 +120,18 @@ class Group:
             raise ValueError("all_gather: expected `x` to have an axis, got shape ()")
         if self.size == 1:
             return [x]
-        xp = backend.of(x).xp
-        lengths = xp.zeros(self.size, "int64")
+        lengths = np.zeros(self.size, "int64")
         lengths[self.rank] = len(x)
         self.all_reduce(lengths)
-        lengths = backend.to_cpu(lengths).tolist()
-        padded = xp.zeros((self.size, max(lengths), *x.shape[1:]), x.dtype)
+        padded = np.zeros((self.size, lengths.max(), *x.shape[1:]), x.dtype)
         padded[self.rank, : len(x)] = x
         self.start("all_gather", padded).wait()
         return [rows[:n] for rows, n in zip(padded, lengths)]
 
     def _require(self, op: str, x: Any) -> None:
-        kind = backend.get(self.device).xp.ndarray
-        if not isinstance(x, kind) or not x.flags.c_contiguous:
-            got = "one with gaps" if isinstance(x, kind) else type_name(x)
-            raise TypeError(f"{op}: expected `x` to be a contiguous array on the {self.device}, got {got}")
+        if not isinstance(x, np.ndarray) or not x.flags.c_contiguous:
+            got = "one with gaps" if isinstance(x, np.ndarray) else type_name(x)
+            raise TypeError(f"{op}: expected `x` to be a contiguous array on the cpu, got {got}")
         if real(op, x, x) is not x:
             raise TypeError(f"{op}: expected `x` in this machine's byte order, got {x.dtype}")
 
@@ -149,8 +140,7 @@ class Group:
     def tell(self, value: Any) -> list[Any]:
         """What every process told, by rank: numbers, strings, lists and dicts of them, None."""
         x = np.frombuffer(_said("tell", "value", value), np.uint8)
-        told = self.all_gather(backend.get(self.device).asarray(x))
-        return [json.loads(backend.to_cpu(one).tobytes()) for one in told]
+        return [json.loads(one.tobytes()) for one in self.all_gather(x)]
 
     def first(self, where: str, **values: Any) -> None:
         """ValueError, in every process, if one has another value than rank 0; it names the process and the value."""
@@ -169,56 +159,42 @@ class Group:
 
     def agreed(self, *found: Any) -> list[Any]:
         """Of each value that of the first process in which it is not None; the processes then know the same."""
-        some = backend.get(self.device).asarray(np.array([float(any(value is not None for value in found))]))
+        some = np.array([float(any(value is not None for value in found))])
         self.all_reduce(some, "max")  # quicker than telling what, which is rare
-        if not backend.to_cpu(some)[0]:
+        if not some[0]:
             return list(found)
         told = self.tell(found)
         return [next((value for value in column if value is not None), None) for column in zip(*told)]
 
     def agree(self, value: Any, how: str = "first") -> Any:
         """What `events.here.agree` is within the block."""
-        if hasattr(value, "dtype"):
-            self.all_reduce(value, how)
-            return value
         if how == "first":
             return self.agreed(*value)
-        told = self.tell(value)
-        if how == "all":
-            return [item for one in told for item in one]
-        return {"min": min, "max": max}[how]((one for one in told if one is not None), default=None)
+        return [item for one in self.tell(value) for item in one]
 
     def mean(self, value: float, weight: float = 1.0) -> float:
         """The mean of all processes' values, such as losses; weight: of this process's, such as its number of items."""
         if not isinstance(value, (int, float, np.number)):  # NaN is a mean, too
             raise TypeError(f"mean: expected `value` to be a number, got {value!r}")
         weight = number("mean", "weight", weight, 0)
-        both = backend.get(self.device).asarray(np.array([value * weight, weight]))
+        both = np.array([value * weight, weight])
         self.all_reduce(both)
-        total, weights = backend.to_cpu(both).tolist()
+        total, weights = both.tolist()
         return total / weights if weights else float("nan")
 
     def barrier(self) -> None:
         """Wait until all processes are here."""
-        self.start("barrier", backend.get(self.device).asarray(np.zeros(1))).wait()
+        self.start("barrier", np.zeros(1)).wait()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(rank {self.rank} of {self.size}, on the {self.device})"
+        return f"{type(self).__name__}(rank {self.rank} of {self.size})"
 
 
 class Pending:
     """What was begun and goes on beside the program. `wait` returns when it is done, and raises what went wrong."""
 
     def wait(self) -> None:
-        """Until the array holds the result. On a GPU the stream waits, not the host."""
-
-
-def from_root(group: Group, x: np.ndarray | None, dtype: Any, shape: Sequence[int], root: int = 0) -> np.ndarray:
-    """A copy of root's NumPy array, which has this dtype and shape, in all processes; only root need have one."""
-    x = np.ascontiguousarray(x) if group.rank == root else np.empty(shape, dtype)
-    sent = backend.get(group.device).asarray(x).reshape(shape)  # NCCL sends what lies on a GPU
-    group.broadcast(sent, root)
-    return np.array(backend.to_cpu(sent))
+        """Until the array holds the result."""
 
 
 def _said(op: str, name: str, value: Any) -> bytes:

@@ -87,7 +87,6 @@ class MPIGroup(Group):
         self.rank, self.size = world.rank, world.size
         self.comm = world.Dup()
         near = world.Split_type(MPI.COMM_TYPE_SHARED)
-        self.local_rank = near.rank
         if "OPENBLAS_NUM_THREADS" not in os.environ:
             limit_threads(max(len(os.sched_getaffinity(0)) // near.size, 1))
         near.Free()
@@ -112,8 +111,8 @@ class MPIGroup(Group):
         op = {"sum": self.MPI.SUM, "min": self.MPI.MIN, "max": self.MPI.MAX}[how]
         return lambda: self.comm.Allreduce(self.MPI.IN_PLACE, x, op)
 
-    def _broadcast(self, x: Array, root: int) -> Callable[[], Any]:
-        return lambda: self.comm.Bcast([x, x.nbytes, self.MPI.BYTE], root)
+    def _broadcast(self, x: Array) -> Callable[[], Any]:
+        return lambda: self.comm.Bcast([x, x.nbytes, self.MPI.BYTE])
 
     def _all_gather(self, x: Array) -> Callable[[], Any]:
         return lambda: self.comm.Allgather(self.MPI.IN_PLACE, [x, x.nbytes // self.size, self.MPI.BYTE])
