@@ -36,7 +36,8 @@ def test_everything_is_explained_and_its_lines_exist(what, name):
     for line, called in e.read.items():
         path, number = line.rsplit(":", 1)
         text = (ROOT / path).read_text(encoding="utf-8").splitlines()[int(number) - 1]
-        assert re.match(rf"\s*((def|class) )?{called.removesuffix(", on a GPU").split('.')[-1]}\b", text), text
+        called = called.removesuffix(", on a GPU").rpartition(".")[2]
+        assert re.match(rf"\s*((def|class) )?{called}\b", text), text
     shown = str(e)
     assert all(line in shown for line in e.read)
     assert max(map(len, shown.splitlines())) <= 120

@@ -1,4 +1,4 @@
-"""LSTM and GRU on a CPU: what the steps read is widened before the loop, and a step computes in place."""
+"""LSTM on a CPU: what the steps read is widened before the loop, and a step computes in place."""
 
 from __future__ import annotations
 
