@@ -147,7 +147,8 @@ TOPICS: dict[str, Topic] = {
         "terms added by fours, as in a Tensor Core, it stalls at 8192.",
         read="precision.gemm study.sums.matmul_fp16",
         decisions="accumulator-4 accumulator-32 accumulator-256",
-        words="DOT, gemm, chunk, study, accumulator, dot product, products, fp32 sums, matrix multiplication",
+        words="DOT, gemm, accumulate, chunk, study, accumulator, dot product, products, fp32 sums, "
+        "matrix multiplication",
     ),
     "tensor cores": Topic(
         "On a GPU, FP16 products run on Tensor Cores: FP16 in, FP32 accumulators, FP16 out. cuBLAS may not reduce in "
