@@ -14,10 +14,9 @@ def write_idx(path, array):
 
 
 @pytest.fixture
-def undrawn(request, monkeypatch):
-    """But for some tests, pictures of curves are empty files: Matplotlib takes longer than a few steps do."""
-    if request.function.__name__ != "test_report":
-        monkeypatch.setattr("examples.measure.draw", lambda path, *_: path.touch())
+def undrawn(monkeypatch):
+    """Pictures of curves are empty files: Matplotlib takes longer than a few steps do. test_three.py draws."""
+    monkeypatch.setattr("examples.measure.draw", lambda path, *_: path.touch())
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import functools
 import json
 import re
 
-import numpy as np
 import pytest
 
 from examples import paper
@@ -206,17 +205,6 @@ def test_formats(small, tmp_path, here, monkeypatch, capsys):
     assert "--data: the rows of this table have their own data" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("steps", [0, 1, 49, 120])
-def test_a_trial_comes_back_from_its_json(steps):
-    trial = trials.Trial(score=0.5, loss_scale=8.0, curve=[0.1 * i for i in range(steps)], stopped="it diverged")
-    trial.zero_shares, trial.kept = [(0, 0.25)], {"found": [1]}
-    entry = json.loads(json.dumps({**trial.to_json(), "seed": 0}))
-    again = trials.Trial.from_json(entry)
-    assert {**again.to_json(), "seed": 0} == {**entry, "zero_shares": [[0, 0.25]]}
-    assert np.isnan([again.loss, again.per_second]).all() and again.zeros == 0.25
-    np.testing.assert_allclose(again.curve, trial.curve, atol=0.25)  # a mean is over at most three steps
-
-
 def test_the_mean_and_the_spread_of_a_row(digits, tmp_path):
     options = reproduce.parser().parse_args(["table1", "--data", str(digits)])
     done = {
@@ -251,27 +239,3 @@ def test_what_cannot_be_run_is_refused_before_anything_runs(tmp_path, capsys):
             reproduce.main([*arguments, "--out", str(tmp_path / "out")])
         assert stopped.value.code == 2
         assert message in capsys.readouterr().err
-
-
-def test_an_error_of_a_run_ends_all(digits, monkeypatch):
-    cell = reproduce.Cell("table1", "AlexNet", str(digits), "FP32", 0, 2, 10_000, "cpu")  # a batch larger than the data
-    with pytest.raises(Exception, match="batch"):
-        list(reproduce.finished([cell], 1))
-
-
-def test_runs_that_diverge_are_told():
-    """A learning rate at which no network stays finite."""
-    import tinymp as mp
-    from tinymp import nn, ops, optim
-
-    mp.manual_seed(0)
-    model = mp.MIXED.cast(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)))
-    x, y = mp.tensor(np.full((8, 4), 100, "float16")), mp.tensor(np.zeros(8, int))
-    batches = iter(lambda: (x, y), None)
-
-    def loss(model, batch):
-        return ops.cross_entropy(model(batch[0]), batch[1])
-
-    sgd = optim.SGD(model.parameters(), lr=1e6, momentum=0.9)
-    trial = trials.train(model, mp.MIXED, optim.NoLossScaler(), batches, loss, 40, optimizer=sgd, clip=1e9, batch=8)
-    assert trial.stopped and len(trial.curve) < 40

@@ -6,7 +6,6 @@ import pytest
 import tinymp as mp
 from examples.paper.alignment import BahdanauAttention, LuongAttention, length_mask
 from oracle import device_array, host, randn
-from tinymp import nn
 
 B, T, S, Q, M, H = 3, 4, 5, 6, 7, 8
 FP64 = mp.Policy("FP64", storage="float64")
@@ -50,39 +49,6 @@ def test_against_the_formula(kind, seen):
     np.testing.assert_allclose(context.numpy(), expected[0], rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(weights.numpy(), expected[1], rtol=1e-10, atol=1e-12)
     assert (weights.numpy()[~np.broadcast_to(seen[:, None], weights.shape)] == 0).all()
-
-
-@EACH
-def test_one_step_with_known_keys_is_one_of_many(kind):
-    m, q, memory = build(kind)
-    q, memory = mp.tensor(q), mp.tensor(memory)
-    context, weights = m(q, memory, length_mask("test", LENGTHS, S, B, "cpu"))
-    one, its = m(q[:, 2:3], memory, length_mask("test", LENGTHS, S, B, "cpu"), keys=m.keys(memory))
-    np.testing.assert_allclose(one.numpy()[:, 0], context.numpy()[:, 2], rtol=1e-12)
-    np.testing.assert_allclose(its.numpy()[:, 0], weights.numpy()[:, 2], rtol=1e-12)
-
-
-@EACH
-def test_gradients(kind):
-    """Of parameters, query and memory, against central differences along one direction in all of them."""
-    m, q, memory = build(kind)
-    q, memory = nn.Parameter(mp.tensor(q)), nn.Parameter(mp.tensor(memory))
-    d_context, d_weights = mp.tensor(randn(B, T, M, seed=1)), mp.tensor(randn(B, T, S, seed=2))
-
-    def value():
-        context, weights = m(q, memory, length_mask("test", LENGTHS, S, B, "cpu"))
-        return (context * d_context).sum() + (weights * d_weights).sum()
-
-    value().backward()
-    leaves = [*m.parameters(), q, memory]
-    directions = [randn(*p.shape, seed=i + 9) for i, p in enumerate(leaves)]
-    got = sum(float((host(p.grad) * v).sum()) for p, v in zip(leaves, directions))
-    start, h, values = [host(p.array).copy() for p in leaves], 2.0**-17, []
-    for sign in (1, -1):
-        for p, w, v in zip(leaves, start, directions):
-            p.write(device_array(w + sign * h * v))
-        values.append(value().item())
-    np.testing.assert_allclose(got, (values[0] - values[1]) / (2 * h), rtol=1e-6)
 
 
 @EACH

@@ -69,21 +69,6 @@ def test_a_beam_as_wide_as_everything_is_exact(penalty):
             assert h[1:3] == pytest.approx(e[1:3], rel=1e-12)
 
 
-def test_greedy_takes_the_most_probable_token_at_each_step():
-    log_p, step, state = table(1, sentences=20, sharpness=1.0)
-    found = greedy_search(step, state, [1] * 20, end=END, max_length=6)
-    for b, h in enumerate(found):
-        prefix, total = (1,), 0.0
-        while len(prefix) <= 6:
-            token = int(np.argmax(log_p(b, prefix)))
-            total += log_p(b, prefix)[token]
-            if token == END:
-                break
-            prefix += (token,)
-        assert h.tokens == list(prefix[1:])
-        assert h.log_probability == h.score == pytest.approx(total)
-
-
 def test_a_wider_beam_finds_what_greedy_misses():
     """The best first token leads nowhere: 0.4 * 1 is more than 0.6 * 0.5."""
     after = {0: [0, 0.6, 0.4, 0], 1: [0.25, 0.25, 0, 0.5], 2: [0, 0, 0, 1]}
@@ -97,14 +82,6 @@ def test_a_wider_beam_finds_what_greedy_misses():
     assert (best.tokens, second.tokens) == ([2], [1])
     assert np.exp(best.log_probability) == pytest.approx(0.4)
     assert best.score == pytest.approx(np.log(0.4) / (7 / 6) ** 0.6)
-
-
-@pytest.mark.parametrize("size", [4, 40, 1000])
-def test_of_equal_tokens_the_first_is_taken(size):
-    step = lambda tokens, state: (np.zeros((len(tokens), size)), state)  # noqa: E731
-    (greedy,) = greedy_search(step, (), [0], end=size - 1, max_length=3)
-    (beam,) = beam_search(step, (), [0], end=size - 1, max_length=3, beam_size=2)
-    assert [h.tokens for h in (greedy, *beam)] == [[0, 0, 0], [0, 0, 0], [0, 0, 1]]
 
 
 def test_sentences_do_not_disturb_each_other():

@@ -6,7 +6,6 @@ import pytest
 import tinymp as mp
 from examples.paper.buckets import BucketBatchSampler
 from oracle import rng
-from tinymp.data import DataLoader, Subset, pad_sequence
 
 LENGTHS = rng().integers(1, 40, 1000)
 PAIRS = np.stack([LENGTHS, LENGTHS + rng(1).integers(-3, 4, 1000).clip(1 - LENGTHS)], 1)
@@ -42,29 +41,9 @@ def test_epochs_differ_in_the_order_of_batches_and_within_a_length():
     assert third[0] != third[1]
 
 
-def test_without_shuffling_in_order_of_length():
-    lengths = [[3, 9], [1, 5], [3, 2], [1, 4], [3, 2]]
-    state = mp.backend.cpu.generator.bit_generator.state
-    assert epoch(BucketBatchSampler(lengths, 2, shuffle=False)) == [[3, 1], [2, 4], [0]]
-    assert mp.backend.cpu.generator.bit_generator.state == state
-
-
 def test_what_drop_last_leaves_out_is_not_always_the_longest():
     sampler = BucketBatchSampler(np.arange(10), 4, drop_last=True, seed=0)
     left = [set(range(10)) - {i for batch in epoch(sampler) for i in batch} for _ in range(20)]
     assert len(sampler) == 2
     assert all(len(items) == 2 for items in left)
     assert set.union(*left) == set(range(10))
-
-
-@pytest.mark.parametrize("how", [{"prefetch": 0}, {}, {"num_workers": 2}], ids=str)
-def test_a_loader_takes_its_batches(how):
-    words = [np.full(n, n) for n in LENGTHS[:50]]
-    sampler = BucketBatchSampler(LENGTHS[10:30], 6, seed=0)
-    loader = DataLoader(Subset(words, range(10, 30)), batch_sampler=sampler, collate_fn=pad_sequence, **how)
-    expected = [[10 + i for i in batch] for batch in epoch(BucketBatchSampler(LENGTHS[10:30], 6, seed=0))]
-    batches = list(loader)
-    assert len(loader) == len(batches) == 4
-    for batch, items in zip(batches, expected):
-        assert batch.shape == (LENGTHS[items].max(), len(items))
-        assert (batch.numpy() != 0).sum(0).tolist() == LENGTHS[items].tolist()

@@ -5,7 +5,7 @@ import pytest
 
 import tinymp as mp
 from examples import paper as models
-from examples.paper.deepspeech2 import DeepSpeech2, FrameNorm
+from examples.paper.deepspeech2 import DeepSpeech2
 from oracle import host, randn, rng
 from tinymp import ops, optim
 from tinymp.audit.predict import predict
@@ -112,24 +112,6 @@ def test_more_padding_changes_no_gradient():
     for name in one:
         scale = np.abs(one[name]).max()
         np.testing.assert_allclose(one[name], other[name], rtol=1e-6, atol=1e-6 * scale, err_msg=name)
-
-
-def test_norm_of_frames():
-    """Batch norm of the frames one after the other, and 0 between them."""
-    lengths, x, dy = np.array([4, 1, 3]), randn(4, 3, 2, 5), randn(8, 2, 5, seed=1)
-    inside = np.arange(4)[:, None] < lengths
-    norm, plain = FP64.cast(FrameNorm(2)), FP64.cast(mp.nn.BatchNorm1d(2))
-    a, b = mp.tensor(x, requires_grad=True), mp.tensor(x[inside], requires_grad=True)
-    y, expected = norm(a, lengths), plain(b)
-    np.testing.assert_array_equal(host(y.array)[inside], host(expected.array))
-    assert not host(y.array)[~inside].any()
-    scattered = np.ones((4, 3, 2, 5))
-    scattered[inside] = dy
-    y.backward(mp.tensor(scattered))
-    expected.backward(mp.tensor(dy))
-    np.testing.assert_array_equal(host(a.grad)[inside], host(b.grad))
-    assert not host(a.grad)[~inside].any()
-    np.testing.assert_array_equal(host(norm.running_var.array), host(plain.running_var.array))
 
 
 @POLICIES

@@ -5,7 +5,6 @@ import pytest
 
 import tinymp as mp
 from examples import paper as models
-from examples.paper import boxes as boxes_of
 from examples.paper import detection, faster_rcnn, ssd
 from oracle import host, randn, rng
 from tinymp import optim
@@ -139,17 +138,6 @@ def test_matches_worked_by_hand():
     assert detection.match(pair, boxes[[5, 2]], 0.95, 0.1).tolist() == [0, 1]
 
 
-def test_samples():
-    found = np.array([-1] * 50 + [-2] * 20 + [0] * 5 + [1] * 25)
-    places = detection.sample(found, 40, 0.25, rng())
-    assert len(set(places)) == 40
-    assert sum(found[places] >= 0) == 10
-    assert sum(found[places] == -1) == 30
-    assert (
-        sum(found[detection.sample(found[:75], 40, 0.25, rng())] >= 0) == 5
-    )  # all that there are, and more background
-
-
 # ----------------------------------------------------------------------------------------------------------- losses
 
 
@@ -196,17 +184,6 @@ def test_losses_of_ssd():
     assert np.count_nonzero(np.abs(host(shift.grad)).sum(2)) == positives
 
 
-def test_losses_of_sampled_boxes():
-    logits, codes = randn(6, 3).astype("float32"), randn(2, 4, seed=1).astype("float32")
-    labels, wanted = np.array([1, 2, 0, 0, 0, 0]), randn(2, 4, seed=2).astype("float32")
-    named, shifted = faster_rcnn.mean_losses(mp.tensor(logits), mp.tensor(codes), labels, [wanted], 1 / 9)
-    y = log_softmax(logits.astype("float64"))
-    assert named.item() == pytest.approx(-sum(y[range(6), labels]) / 6, rel=1e-5)
-    assert shifted.item() == pytest.approx(smooth_l1(codes.astype("float64") - wanted, 1 / 9) / 6, rel=1e-5)
-    nothing = faster_rcnn.mean_losses(mp.zeros(0, 3), mp.zeros(0, 4), labels[:0], [wanted[:0]], 1.0)
-    assert [loss.item() for loss in nothing] == [0, 0]
-
-
 @cpu
 def test_what_faster_rcnn_draws_does_not_depend_on_what_is_proposed():
     """Policies propose other regions; the next step's anchors are the same ones."""
@@ -218,27 +195,6 @@ def test_what_faster_rcnn_draws_does_not_depend_on_what_is_proposed():
         states.append(mp.get_rng_state()["cpu"])
     mp.manual_seed(3)
     assert states[0] == states[1] != mp.get_rng_state()["cpu"]
-
-
-def test_proposals():
-    """The best first, none like a better one, none smaller than the stride, all in the image."""
-    model, size = small_faster_rcnn(), (64, 64)
-    boxes, _ = model.rpn.anchors(mp.zeros(1, 8, 8, 8), size)
-    logits, codes = (mp.tensor(randn(2, len(boxes), n, seed=n).astype("float32")) for n in (2, 4))
-    for most in (20, 10):
-        proposed = model.rpn.propose(logits, codes, boxes, size)
-        assert [len(p) for p in proposed] == [most, most]
-        for p in proposed:
-            assert np.triu(boxes_of.box_iou(p, p).numpy(), 1).max() <= 0.7
-            b = p.numpy()
-            assert b.min() >= 0
-            assert b.max() == 64  # some reach beyond
-            assert (b[:, 2:] - b[:, :2]).min() >= 8
-        moved = boxes_of.decode_boxes(codes[0], mp.tensor(boxes), [1, 1, 1, 1]).numpy().clip(0, 64)
-        large = (moved[:, 2:] - moved[:, :2]).min(1) >= 8
-        score = np.where(large, logits.numpy()[0, :, 1] - logits.numpy()[0, :, 0], -np.inf)
-        np.testing.assert_allclose(proposed[0].numpy()[0], moved[score.argmax()])
-        model.eval()
 
 
 # ------------------------------------------------------------------------------------------------------- detections
@@ -261,26 +217,6 @@ def test_detections_worked_by_hand():
     ]
     none = detection.detections(mp.tensor(boxes), mp.tensor(scores), (60, 50), 0.95, 0.5, 10, 3)
     assert {name: x.shape for name, x in none.items()} == {"boxes": (0, 4), "labels": (0,), "scores": (0,)}
-
-
-def test_ssd_detects_what_its_outputs_say():
-    """A default box moved to where an object is: the loss of these codes is 0, and decoding them gives the object."""
-    model = small_ssd()
-    n = len(model.default_boxes)
-    found = detection.match(OBJECTS["boxes"], model.default_boxes, 0.5, 0.5)
-    logits, codes = np.zeros((1, n, 4), "float32"), np.zeros((1, n, 4), "float32")
-    logits[..., 0] = 10
-    for j in np.flatnonzero(found >= 0):
-        logits[0, j, OBJECTS["labels"][found[j]]] = 20
-        codes[0, j] = codes_of(OBJECTS["boxes"][[found[j]]], model.default_boxes[[j]], [10, 10, 5, 5])
-    losses = model.losses(mp.tensor(logits), mp.tensor(codes), [detection.Objects(**OBJECTS)])
-    assert losses["bbox_regression"].item() < 1e-9
-    assert losses["classification"].item() < 1e-3
-    (seen,) = model.detect(mp.tensor(logits), mp.tensor(codes))
-    order = np.argsort(seen["labels"].numpy())
-    assert seen["labels"].numpy()[order].tolist() == [1, 2]
-    np.testing.assert_allclose(seen["boxes"].numpy()[order], OBJECTS["boxes"], atol=1e-3)
-    assert seen["scores"].numpy() == pytest.approx(1, abs=1e-3)
 
 
 def test_faster_rcnn_learns_what_it_detects():
@@ -367,41 +303,3 @@ def test_images_without_objects(network):
         total(losses).backward()
         assert all(p.grad is not None and np.isfinite(host(p.grad)).all() for p in model.parameters())
         model.zero_grad()
-
-
-@pytest.mark.parametrize("network", [small_ssd, small_faster_rcnn])
-def test_a_network_that_diverged_finds_nothing_and_says_so_by_its_loss(network):
-    model, images = network(), mp.tensor(np.full((1, 3, 64, 64), np.nan, "float32"))
-    assert not np.isfinite(total(model(images, [OBJECTS])).item())
-    (found,) = model.eval()(images)
-    assert len(found["boxes"]) == 0
-
-
-@pytest.mark.parametrize("network", [lambda: small_ssd(32), small_faster_rcnn], ids=["ssd", "faster_rcnn"])
-def test_a_step_on_the_gpu(network, gpu):
-    mp.manual_seed(0)
-    model, losses = mp.MIXED.cast(network()), []
-    images, objects = randn(1, 3, 32, 32).astype("float32"), OBJECTS | {"boxes": OBJECTS["boxes"] / 2}
-    for device in ("cpu", "gpu"):
-        mp.manual_seed(1)
-        found = model.to(device)(mp.MIXED.cast(mp.tensor(images, device=device)), [objects])
-        total(found).backward()
-        assert {p.device for p in model.parameters()} == {device}
-        losses.append({name: loss.item() for name, loss in found.items()})
-    assert losses[0] == pytest.approx(losses[1], rel=0.02)
-
-
-@cpu
-@SMALL
-def test_no_targets(network):
-    model, images = network(), mp.zeros(2, 3, 64, 64)
-    with pytest.raises(ValueError, match=f"{type(model).__name__}: expected `targets` in training"):
-        model(images)
-    assert model.eval()(images[:0]) == []
-
-
-@cpu
-def test_images_without_room_for_an_anchor():
-    assert ssd.map_sides(17) == [3, 2, 1]
-    with pytest.raises(ValueError, match="room for an anchor of 16 pixels"):
-        small_faster_rcnn().eval()(mp.zeros(1, 3, 15, 15))

@@ -115,29 +115,3 @@ def test_it_learns_sentences_by_heart_and_finds_them_again(policy):
         found = beam_search(model.step, model.encode(words, lengths), [2] * 8, end=3, max_length=8)
     for b, n in enumerate(lengths):
         assert found[b][0].tokens == source[:n, b][::-1].tolist()
-
-
-def test_dropout_follows_training():
-    model = NMT(20, 15, 8, 3, dropout=0.5)
-    source, target = sentences()
-    first, second = (model(source, LENGTHS, target).numpy() for _ in range(2))
-    assert not np.isclose(first, second).any()
-    model.eval()
-    first, second = (model(source, LENGTHS, target).numpy() for _ in range(2))
-    np.testing.assert_array_equal(first, second)
-
-
-@pytest.mark.cpu  # a GPU does not look for words out of the vocabulary
-@pytest.mark.parametrize(
-    ("act", "error", "match"),
-    [
-        (lambda m, x, y: NMT(5, 5, 4, 1), ValueError, "`num_layers` to be at least 2, got 1"),
-        (lambda m, x, y: m(x, [6, 0, 1], y), ValueError, "got 0 for sequence 1; leave out empty sequences"),
-        (lambda m, x, y: m(x, [6, 7, 1], y), ValueError, r"`lengths` in \[1, 6\]"),
-        (lambda m, x, y: m(y, [5, 5, 5], x), IndexError, r"in \[0, 14\]"),
-        (lambda m, x, y: m(x, None, y[:, :2]), ValueError, r"h_0.shape == \(1, 2, 4\)"),
-    ],
-)
-def test_refused(act, error, match):
-    with pytest.raises(error, match=match):
-        act(NMT(20, 15, 4, 2), *sentences())
