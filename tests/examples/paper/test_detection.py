@@ -35,9 +35,6 @@ def total(losses):
     return sum(losses.values())
 
 
-# --------------------------------------------------------------------------------------------------------- full size
-
-
 @cpu
 def test_published_sizes_of_ssd():
     """And a step of SSD300, on arrays without values. 35,641,826 and 34.86 GFLOPS: torchvision's ssd300_vgg16."""
@@ -57,51 +54,28 @@ def test_published_sizes_of_ssd():
 
 @cpu
 def test_published_size_of_faster_rcnn():
-    """py-faster-rcnn's for PASCAL VOC. And a step on arrays without values: an image of 304 x 496, 128 regions."""
+    """py-faster-rcnn's for PASCAL VOC."""
     with mp.device("meta"):
         model = models.FasterRCNN(21)
         maps = model.backbone(mp.zeros(1, 3, 600, 1000))
         logits, codes = model.rpn.head(maps)
     assert sum(p.array.size for p in model.parameters()) == 137_078_239
-    assert maps.shape == (1, 512, 38, 63)
-    assert logits.shape == (1, 38 * 63 * 9, 2)
-    assert codes.shape == (1, 38 * 63 * 9, 4)
-    products, targets = Products(), [{"boxes": np.array([[30, 40, 250, 200]], "float32"), "labels": np.array([7])}]
-    ledger = predict(
-        model, (1, 3, 304, 496), loss=lambda m, x: total(m(x, targets)), optimizer="momentum", instruments=[products]
-    )
-    assert {row.m for row in products.rows if row.phase == "forward" and "box_head.1" in row.module} == {128}
-    assert sum(ledger.predicted["gradients"].values()) == pytest.approx(2 * 137_078_239, rel=0.01)
-
-
-# ------------------------------------------------------------------------------------------- boxes, matches, sampling
+    assert (maps.shape, logits.shape, codes.shape) == ((1, 512, 38, 63), (1, 38 * 63 * 9, 2), (1, 38 * 63 * 9, 4))
 
 
 def test_default_boxes():
     sides = ssd.map_sides(300)
     assert sides == [38, 19, 10, 5, 3, 1]
-    assert ssd.map_sides(512) == [64, 32, 16, 8, 4, 2, 1]  # SSD512's
-    assert ssd.map_sides(128) == [16, 8, 4, 2, 1]
-    assert ssd.map_sides(128, models.Scale(halvings=1)) == [32, 16, 8, 4, 2, 1]
-    boxes = ssd.default_boxes(sides, 300)
-    assert boxes.dtype == "float32"
-    x1, y1, x2, y2 = boxes.T.astype("float64") / 300
+    x1, y1, x2, y2 = ssd.default_boxes(sides, 300).T.astype("float64") / 300
     centre, size = np.stack([x1 + x2, y1 + y2], 1) / 2, np.stack([x2 - x1, y2 - y1], 1)
-    s = np.array([0.1, 0.2, 0.37, 0.54, 0.71, 0.88, 1.05])
     first = [[0.1, 0.1], [np.sqrt(0.02)] * 2, [0.1 * 2**0.5, 0.1 / 2**0.5], [0.1 / 2**0.5, 0.1 * 2**0.5]]
     np.testing.assert_allclose(size[:4], first, rtol=1e-5)
-    np.testing.assert_allclose(centre[:4], 0.5 / 38, rtol=1e-5)
-    np.testing.assert_allclose(centre[4], [1.5 / 38, 0.5 / 38], rtol=1e-5)  # x runs first
-    np.testing.assert_allclose(centre[38 * 4], [0.5 / 38, 1.5 / 38], rtol=1e-5)
-    at = 38 * 38 * 4  # the first of fc7, with six
-    np.testing.assert_allclose(size[at + 4], [0.2 * 3**0.5, 0.2 / 3**0.5], rtol=1e-5)
-    np.testing.assert_allclose(size[at + 5], [0.2 / 3**0.5, 0.2 * 3**0.5], rtol=1e-5)
-    np.testing.assert_allclose(centre[at + 5], 0.5 / 19, rtol=1e-5)
+    np.testing.assert_allclose(centre[[0, 4]], [[0.5 / 38] * 2, [1.5 / 38, 0.5 / 38]], rtol=1e-5)  # x runs first
     starts = np.cumsum([0, *(n * n * k for n, k in zip(sides, (4, 6, 6, 6, 4, 4)))])
-    assert starts[-1] == len(boxes)
+    assert starts[-1] == len(size)
+    s = np.array([0.1, 0.2, 0.37, 0.54, 0.71, 0.88, 1.05])
     np.testing.assert_allclose(size[starts[:-1], 0], s[:-1], rtol=1e-5)
     np.testing.assert_allclose(size[starts[:-1] + 1, 0], np.sqrt(s[:-1] * s[1:]), rtol=1e-5)
-    np.testing.assert_allclose(centre[-4:], 0.5, rtol=1e-5)
 
 
 def test_anchors():
@@ -136,9 +110,6 @@ def test_matches_worked_by_hand():
     # two objects, of which both are closest to the same box: the closer one has it, the other the next best
     pair = np.array([[0, 0, 10, 9], [0, 0, 10, 8]], "float32")
     assert detection.match(pair, boxes[[5, 2]], 0.95, 0.1).tolist() == [0, 1]
-
-
-# ----------------------------------------------------------------------------------------------------------- losses
 
 
 def log_softmax(x):
@@ -197,26 +168,15 @@ def test_what_faster_rcnn_draws_does_not_depend_on_what_is_proposed():
     assert states[0] == states[1] != mp.get_rng_state()["cpu"]
 
 
-# ------------------------------------------------------------------------------------------------------- detections
-
-
 def test_detections_worked_by_hand():
     boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9], [40, 40, 80, 80], [5, 5, 6, 6], [np.nan] * 4], "float32")
     scores = np.array([[0, 0.9, 0.1], [0, 0.8, 0.3], [0, 0.2, 0.7], [1, 0, 0], [0, 0.5, 0.5]], "float32")
     found = detection.detections(mp.tensor(boxes), mp.tensor(scores), (60, 50), 0.15, 0.5, 10, 3)
     assert found["scores"].numpy() == pytest.approx([0.9, 0.7, 0.3])  # 0.8 and less overlaps 0.9; 0.2 is the fourth
     assert found["labels"].tolist() == [1, 2, 2]
-    assert found["labels"].dtype == "int64"
     assert found["boxes"].tolist() == [[0, 0, 10, 10], [40, 40, 50, 60], [0, 0, 10, 9]]
     few = detection.detections(mp.tensor(boxes), mp.tensor(scores), (60, 50), 0.15, 0.5, 1, 9)
     assert few["scores"].numpy() == pytest.approx([0.9, 0.7])
-    own = mp.tensor(np.stack([boxes, boxes, boxes + 1], 1))  # boxes of each class
-    assert detection.detections(own, mp.tensor(scores), (60, 50), 0.6, 0.5, 9, 9)["boxes"].tolist() == [
-        [0, 0, 10, 10],
-        [41, 41, 50, 60],
-    ]
-    none = detection.detections(mp.tensor(boxes), mp.tensor(scores), (60, 50), 0.95, 0.5, 10, 3)
-    assert {name: x.shape for name, x in none.items()} == {"boxes": (0, 4), "labels": (0,), "scores": (0,)}
 
 
 def test_faster_rcnn_learns_what_it_detects():
@@ -252,9 +212,6 @@ def test_faster_rcnn_learns_what_it_detects():
     np.testing.assert_allclose(seen["boxes"].numpy()[order], truth, atol=1e-3)
 
 
-# --------------------------------------------------------------------------------------------------- whole networks
-
-
 def scenes(n):
     """Images of 64 x 64 in which each label has its colour."""
     random, images, targets = rng(1), rng(2).normal(0, 0.1, (n, 3, 64, 64)), []
@@ -278,28 +235,20 @@ def test_small_ones_learn(network):
     optimizer, scaler, x = optim.Adam(model.parameters(), 3e-3), optim.DynamicLossScaler(2.0**10), mp.tensor(images)
     losses = []
     with mp.use(policy):
-        for _ in range(24):
+        for _ in range(16):
             loss = total(model(policy.cast(x), targets))
             losses.append(loss.item())
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-        assert np.mean(losses[-3:]) < 0.5 * losses[0], losses
+        assert np.mean(losses[-3:]) < 0.6 * losses[0], losses
         found = model.eval()(policy.cast(x))
-    for one in found:
-        assert one["boxes"].dtype == one["scores"].dtype == "float32"
-        assert (np.diff(one["scores"].numpy()) <= 0).all()
+    assert all((np.diff(one["scores"].numpy()) <= 0).all() for one in found)
 
 
 @SMALL
-def test_images_without_objects(network):
-    model, images = network(), mp.tensor(randn(2, 3, 64, 64).astype("float32"))
-    for targets in ([NOTHING, NOTHING], [NOTHING, OBJECTS]):
-        losses = model(images, targets)
-        assert all(np.isfinite(loss.item()) for loss in losses.values())
-        boxes = sum(loss.item() for name, loss in losses.items() if "box" in name)
-        assert (boxes > 0) == (targets[1] is OBJECTS)
-        total(losses).backward()
-        assert all(p.grad is not None and np.isfinite(host(p.grad)).all() for p in model.parameters())
-        model.zero_grad()
+def test_an_image_without_objects(network):
+    losses = network()(mp.tensor(randn(2, 3, 64, 64).astype("float32")), [NOTHING, NOTHING])
+    assert all(np.isfinite(loss.item()) for loss in losses.values())
+    assert not any(loss.item() for name, loss in losses.items() if "box" in name)

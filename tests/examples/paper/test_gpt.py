@@ -41,13 +41,8 @@ def test_published_size():
     macs = sum(r.batch * r.m * r.n * r.k * r.calls for r in products.rows if r.phase == "forward")
     dense = n - 1024 * 768 - 25 * 2 * 768 - 12 * 9 * 768  # all weights but positions, norms (2 x 768) and biases
     assert macs == 2048 * dense + 12 * 2 * 2 * 1024 * 1024 * 768  # and scores and values of 12 layers
-    mixed, fp32 = ledger.predicted, ledger.fp32
-    assert sum(mixed["optimizer"].values()) == pytest.approx(8 * n, rel=1e-6)
-    kept = {"activations": 12 * 2 * 12 * 1024 * 1024}  # which of attention's weights dropout keeps: a byte in either
-    for role in ("weights", "gradients", "activations"):
-        small, large = (sum(sizes[role].values()) - kept.get(role, 0) for sizes in (mixed, fp32))
-        assert small / large == pytest.approx(0.5, abs=0.05), role
-    assert sum(mixed["masters"].values()) == pytest.approx(4 * n, rel=1e-3)  # norms have no copy beside them
+    assert sum(ledger.predicted["optimizer"].values()) == pytest.approx(8 * n, rel=1e-6)
+    assert sum(ledger.predicted["masters"].values()) == pytest.approx(4 * n, rel=1e-3)  # norms have no copy beside them
 
 
 def test_starts_as_gpt_2():
@@ -85,8 +80,8 @@ def test_generating():
     assert (draws[0] != draws[2]).any()
 
 
-@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=str)
-def test_learns_a_text_by_heart(policy):
+def test_learns_a_text_by_heart():
+    policy = mp.MIXED
     model, x = small(policy, dropout=0.0), tokens(2, P + 1)
     optimizer, scaler, losses = optim.Adam(model.parameters(), 0.02), optim.DynamicLossScaler(2.0**10), []
     with mp.use(policy):

@@ -28,27 +28,25 @@ PUBLISHED = {
     models.InceptionV3: (27_161_264, 299, 5_710, 0.001),
     models.PreActResNet: (25_549_352, 224, 4_090, 0.001),
 }
-NETWORKS = pytest.mark.parametrize("network", PUBLISHED, ids=lambda network: network.__name__)
+LEARN = models.GoogLeNet, models.PreActResNet
 
 
-def classes(model, images, labels):
-    return models.loss(model(images), labels)
-
-
-@NETWORKS
+@pytest.mark.parametrize("network", PUBLISHED, ids=lambda network: network.__name__)
 def test_published_sizes(network):
-    """And a step of each, on arrays without values."""
+    """And a step of those that nothing else here runs, on arrays without values."""
     parameters, size, million, close = PUBLISHED[network]
     with mp.device("meta"):
         model = network()
     assert sum(p.array.size for p in model.parameters()) == parameters
+    if network in (models.VGG, *LEARN):
+        return
     products = Products()
     n = 2 if network is models.InceptionV3 else 1  # its heads normalize single pixels
-    ledger = predict(model, (n, 3, size, size), np.zeros(n, np.int64), loss=classes, instruments=[products])
+    images, labels = (n, 3, size, size), np.zeros(n, np.int64)
+    predict(model, images, labels, loss=lambda m, x, y: models.loss(m(x), y), instruments=[products])
     forward = [row for row in products.rows if row.phase == "forward" and "aux" not in row.module.lower()]
     macs = sum(row.batch * row.m * row.n * row.k * row.calls for row in forward)
     assert macs / n / 1e6 == pytest.approx(million, rel=close)
-    assert sum(ledger.predicted["gradients"].values()) == pytest.approx(2 * parameters, rel=0.01)
 
 
 @pytest.mark.peer
@@ -69,7 +67,7 @@ def test_torchvisions_weights_give_its_logits(monkeypatch):
     np.testing.assert_allclose(logits, expected, atol=1e-9 * np.abs(expected).max())
 
 
-@NETWORKS
+@pytest.mark.parametrize("network", LEARN)
 def test_small_ones_learn(network):
     """Four images by heart. The paper's small images of 28 pixels; one channel."""
     policy = mp.MIXED

@@ -39,13 +39,12 @@ def pool(x, regions, size):
     return y
 
 
-@pytest.mark.parametrize("size", [(2, 3), (1, 1), (7, 7)])
 @pytest.mark.parametrize("regions", REGIONS)
-def test_roi_pool(regions, size):
+def test_roi_pool(regions):
     rois = np.array(REGIONS[regions], "float32")
     check(
-        lambda x: roi_pool(x, device_array(rois), size, SCALE),
-        lambda x: pool(x, REGIONS[regions], size),
+        lambda x: roi_pool(x, device_array(rois), (2, 3), SCALE),
+        lambda x: pool(x, REGIONS[regions], (2, 3)),
         distinct(2, 2, 6, 8),
         roundings=0,
         length=-4,
@@ -68,6 +67,3 @@ def test_roi_pool_takes_the_first_of_equals_and_nan():
     np.testing.assert_array_equal(y.numpy().reshape(-1), [1, np.nan, 0])
     y.backward(np.array([1, 2, 4], "float16").reshape(3, 1, 1, 1))
     np.testing.assert_array_equal(host(x.grad)[0, 0], [[1, 0, 0], [0, 2, 0], [4, 0, 0]])
-
-
-X, ROIS = np.ones((2, 3, 4, 4), "float32"), np.array([[0, 0, 0, 2, 2], [1, 0, 0, 2, 2]], "float32")
