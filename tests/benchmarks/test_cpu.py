@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import cpu, machine, ops, steps, worker
-from benchmarks.report import Report
+from benchmarks import cpu, machine, ops, steps
 
 
 @pytest.mark.cpu
@@ -17,29 +16,6 @@ def test_quick(tmp_path, monkeypatch, capsys):
     assert all(row["value"] == row["value"] for row in rows)
     assert {row["reached"] for row in rows} <= {None, True, False}
     assert "mixed / FP32" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("runs", [True, False])
-def test_bf16_is_a_peer_where_it_runs(monkeypatch, capsys, runs):
-    """The LSTM of PyTorch does not run in BF16 on every CPU."""
-
-    class Worker:
-        def time(self, task, seconds):
-            kind = task[-1]
-            if kind == "PyTorch BF16" and not runs:
-                raise RuntimeError("no primitive")
-            return {"mixed": 0.03, "PyTorch BF16": 0.02}.get(kind, 0.01)
-
-        def close(self):
-            pass
-
-    monkeypatch.setattr(cpu.steps, "peer", lambda: "2.0")
-    monkeypatch.setattr(worker, "Worker", Worker)
-    report = Report()
-    cpu.training(report, 2, "LSTM", "lstm", "<= 9")
-    found = {row["work"]: row["value"] for row in report.rows if "BF16" in row["work"]}
-    expected = {"LSTM, PyTorch BF16": 20.0, "LSTM, mixed / PyTorch BF16": pytest.approx(1.5)} if runs else {}
-    assert found == expected and ("does not run here: no primitive" in capsys.readouterr().out) != runs
 
 
 @pytest.mark.peer
@@ -78,31 +54,6 @@ def _smaller(a):
 
 
 KERNELS = {(64, 3, 3), (48, 4, 4), (1, 3, 3), (64, 1, 1)}
-
-
-@pytest.mark.peer
-@pytest.mark.cpu
-def test_ops_table(tmp_path, capsys):
-    pytest.importorskip("torch")
-    rows = ops.main(["--quick", "--only", "relu of", "--out", str(tmp_path / "ops.json")])
-    assert [row["op"] for row in rows] == ["relu of a million", "leaky_relu of a million"] or len(rows) == 2
-    for row in rows:
-        assert row["FP16 / PyTorch FP32"] == row["ms"]["FP16"] / row["ms"]["PyTorch FP32"]
-    assert "geometric mean of 2 ops" in capsys.readouterr().out
-    assert not (tmp_path / "ops.json").exists()  # a part of the table is no result
-
-
-@pytest.mark.parametrize(("foreign", "said"), [(None, "unknown"), (0.2, "NOT TO BE TRUSTED"), (0.01, "quiet")])
-def test_verdict(monkeypatch, foreign, said):
-    monkeypatch.setattr(machine.Machine, "state", lambda self: {"foreign_load": foreign})
-    assert said in machine.Machine().verdict()
-
-
-def test_state():
-    state = machine.Machine().state()
-    assert {"CPU", "BLAS", "cores", "PyTorch", "foreign_load"} <= state.keys()
-    assert state["foreign_load"] is None  # in so short a time nothing can be told
-    assert "unknown" in machine.Machine().verdict()
 
 
 def test_foreign_load(monkeypatch):

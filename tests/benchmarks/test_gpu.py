@@ -5,15 +5,11 @@ import math
 from functools import partial
 from unittest import mock
 
-import numpy as np
 import pytest
 
-import tinymp as mp
-from benchmarks import gpu, models, peers, timing
+from benchmarks import gpu, peers, timing
 from benchmarks.machine import device
-from benchmarks.report import UNFINISHED, Report
-from examples import cnn
-from tinymp import nn, ops
+from benchmarks.report import Report
 
 
 @pytest.fixture
@@ -26,20 +22,14 @@ def _stand_in(request, once):
         pytest.skip(f"CUDA kernels cannot run on this CPU: {why}")
 
 
-def measured(section, networks=("CNN", "LSTM", "DCGAN")):
-    """The report of a section, with tiny sizes."""
-    report, every = Report(), gpu.workloads(tiny=True)
-    some = mock.patch.object(gpu, "workloads", return_value={name: every[name] for name in networks})
-    with some, device("cuda-on-cpu"):
-        gpu.SECTIONS[section](timing.Bench(report, True, False, 60))
-    return report
-
-
 @pytest.mark.usefixtures("_stand_in")
 @pytest.mark.parametrize("section", gpu.SECTIONS)
 def test_section(section, capsys):
-    # all files of gpu, one at a time, are too many for others
-    report = measured(section, networks=["CNN"] if section == "gains" else ["CNN", "LSTM", "DCGAN"])
+    report, every = Report(), gpu.workloads(tiny=True)
+    networks = ["CNN"] if section == "gains" else ["CNN", "LSTM", "DCGAN"]  # one file at a time takes long
+    some = mock.patch.object(gpu, "workloads", return_value={name: every[name] for name in networks})
+    with some, device("cuda-on-cpu"):
+        gpu.SECTIONS[section](timing.Bench(report, True, False, 60))
     cases = [case for some in report.cases.values() for case in some]
     assert not report.failed, [case for case in [*report.rows, *cases] if case.get("error")]
     assert len(report.rows) + len(cases) >= 2
@@ -50,53 +40,6 @@ def test_section(section, capsys):
     compared = peers.torch is not None and section in ("training", "gemm", "conv", "recurrent")
     assert any(row["peer"] for row in report.rows) == compared
     json.dumps(report.cases, allow_nan=False)
-
-
-@pytest.mark.usefixtures("_stand_in")
-def test_steps_by_definitions_and_without_a_file():
-    with device("cuda-on-cpu"):
-        x = mp.tensor(np.ones((2, 3), "float16"))
-        launched, seen = mp.backend.gpu.xp.launched, {}
-
-        def step():
-            launched.clear()
-            ops.softmax(x, 1), ops.layer_norm(x, 3), ops.exp(x)
-            return [name.partition("_")[0] for name in launched]
-
-        for file in gpu.files():
-            seen[file] = gpu.without(step, file)()
-        every = step()
-        assert gpu.definitions()(step)() == [] and step() == every
-    assert {file for file, names in seen.items() if names != every} == {"softmax", "norm", "elementwise"}
-    assert "map" in every and "map" not in seen["elementwise"]
-
-
-@pytest.mark.usefixtures("_stand_in")
-def test_steps_that_go_another_way_are_found(monkeypatch):
-    seeds = iter(range(20))
-    monkeypatch.setattr(gpu.mp, "manual_seed", lambda _, seed=gpu.mp.manual_seed: seed(next(seeds)))
-    report = measured("same_bits")
-    assert (
-        all({"audited: loss 0", "captured: loss 5"} <= set(case["other bits"]) for case in report.cases["bits"])
-        and report.failed
-    )
-
-
-@pytest.mark.usefixtures("_stand_in")
-def test_without_pytorch(monkeypatch):
-    monkeypatch.setattr(peers, "torch", None)
-    rows = {row["work"] for row in measured("gemm").rows}
-    assert rows == {"DeepBench GEMM, FP16", "DeepBench GEMM, FP32", "DeepBench GEMM, FP16 / own FP32"}
-    assert "not installed" in gpu.environment()["PyTorch"]
-
-
-def test_a_report_is_saved_after_each_row_and_around_each_case(capsys):
-    seen = []
-    report = Report(lambda r: seen.append((len(r.rows), [c.get("error") for c in r.cases.get("group", [])])))
-    report.add("work", 1.0, "x")
-    report.case("group", "case", lambda: {"FP16": 1.0})
-    report.case("group", "case", lambda: 1 / 0)  # it is known
-    assert seen == [(1, []), (1, [UNFINISHED]), (1, [None])]
 
 
 def test_what_fails_becomes_a_row_and_the_rest_is_measured(capsys):
@@ -121,29 +64,4 @@ def test_what_fails_becomes_a_row_and_the_rest_is_measured(capsys):
     assert own["value"] == pytest.approx(3.0)  # 4 / 1 and 6 / 3
     assert (beside["reached"], own["reached"]) == (True, False)
     assert report.failed
-    report.cases["all failed"] = [{"case": "a", "error": "E"}]
-    report.summary("all failed", "", "")
-    assert report.rows[-1]["value"] is None
-    assert report.rows[-1]["error"] == "1 of 1 cases, the first: a: E"
     json.dumps(report.rows, allow_nan=False)
-    assert "NOT reached" in capsys.readouterr().out
-
-
-def test_sizes_and_time():
-    assert [len(gpu.deepbench(kind)) for kind in ("gemm", "conv", "recurrent")] == [40, 24, 10]
-    assert gpu.deepbench("gemm")[0] == {"m": 1760, "n": 16, "k": 1760, "a_t": False, "b_t": False}
-
-
-def test_networks():
-    ours, example = models.cnn(nn), cnn.network(1, 28, 28, 10)
-    assert [v.shape for v in ours.state_dict().values()] == [v.shape for v in example.state_dict().values()]
-    images = mp.tensor(np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype("float32"))
-    resnet = models.resnet(nn)
-    y = resnet(images)
-    assert y.shape == (2, 10)
-    assert sum(p.ndim > 1 and p.shape[-1] != 1 for p in resnet.parameters()) == 20  # 1x1 shortcuts are not counted
-    if peers.torch:
-        theirs = models.resnet(peers.torch.nn)
-        theirs.load_state_dict({name: peers.torch.tensor(v) for name, v in resnet.state_dict().items()})
-        theirs.train()
-        np.testing.assert_allclose(y.numpy(), theirs(peers.torch.tensor(images.numpy())).detach(), atol=1e-4)

@@ -12,12 +12,6 @@ from benchmarks import parallel
 pytestmark = pytest.mark.cpu
 
 
-def test_the_middle_of_several_starts():
-    assert parallel.middle([{"a": [1, 5]}, {"a": [9, 4]}, {"a": [2, 6]}]) == {"a": [2, 5]}
-    starts = {n: [{"FP32": {"alone": {"ms": t}}} for t in ms] for n, ms in ((1, (4, 6, 8)), (2, (2, 2, 8)))}
-    assert parallel.ratio(starts, 2, "FP32", "alone") == "2.00 (1.00 to 3.00)"
-
-
 def test_a_quick_run(tmp_path, capsys):
     pytest.importorskip("mpi4py", exc_type=ImportError)
     if not shutil.which("mpiexec", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])):
