@@ -64,11 +64,6 @@ def test_calls_reach_what_they_call(layers):
     assert len(missing) < len(tried) / 10, sorted(missing)
 
 
-def test_a_call_is_always_the_same():
-    a, b = (fuzz.shown(fuzz.call(5, 17, fuzz.targets())) for _ in range(2))
-    assert a == b != fuzz.shown(fuzz.call(4, 17, fuzz.targets()))
-
-
 def raising(error):
     def f(*_):
         raise error
@@ -80,20 +75,14 @@ def raising(error):
     ("function", "wrong"),
     [
         (raising(KeyError("f: no")), "KeyError"),
-        (raising(ZeroDivisionError("f: no")), "ZeroDivisionError"),
         (raising(ValueError("cannot reshape array")), "is unclear and does not begin with the name"),
-        (raising(ValueError("f: g: expected more")), "is unclear and does not begin with the name"),
-        (raising(ValueError("if: expected more")), "is unclear and does not begin with the name"),
         (lambda *_: np.ones(2) + np.ones(3), "is unclear and does not begin with the name"),
         (lambda *_: arguments.named(np.add)(np.ones(2), np.ones(3)), "is unclear and does not"),
         (lambda *_: ops.relu(1), "does not begin with the name: TypeError: relu: expected"),
         (lambda *_: arguments.count("f", "n", None), ""),
-        (lambda: None, "does not begin with the name"),
-        (raising(MemoryError("Unable to allocate")), "MemoryError"),
         (lambda *_: warnings.warn("f: overflow", RuntimeWarning, stacklevel=1), "RuntimeWarning"),
         (lambda *_: time.sleep(5), "takes more than 1 s"),
         (lambda x, *_: np.zeros(1 << 33, "uint8"), "MemoryError"),
-        (raising(ValueError("f: operands could not be broadcast")), "is unclear: ValueError"),
         (raising(FileNotFoundError(2, "f: No such file", "a")), ""),
         (lambda *_: mp.tensor(1.0), ""),
     ],
@@ -103,8 +92,3 @@ def test_what_is_found(function, wrong, monkeypatch):
     with fuzz.limited():
         found = fuzz.run(fuzz.Call(fuzz.Target("f", function, ("f",)), (1,), {}, None)).wrong
     assert found.startswith(wrong) if wrong else not found
-
-
-def test_a_lack_of_memory_is_an_answer_to_those_who_ask_for_too_much():
-    made = fuzz.Call(fuzz.Target("f", raising(MemoryError("f: no")), ("f",)), (2**40,), {}, None)
-    assert not fuzz.run(made).wrong
