@@ -8,9 +8,9 @@ then a value that fits nothing. Call i of a seed is always the same call. A call
 raise a TypeError, ValueError, IndexError, RuntimeError or OSError. Everything else is a crash, a hang or a warning, and
 so is a MemoryError; but a call with a number from 10,000 on may end for lack of memory or time.
 
-A clear error is one that tinymp raises in words of its own, or Python where arguments do not fit a signature: what comes
-out of NumPy or an attribute that is missing is not, even where it can be understood. It begins with the name of what
-was called: of the function, the method or its class, the layer.
+A clear error is one that tinymp raises in words of its own, or Python where arguments do not fit a signature: what
+comes out of NumPy or an attribute that is missing is not, even where it can be understood. It begins with the name of
+what was called: of the function, the method or its class, the layer.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ class Dice:
         made = around.FITTING.get((op, p.name)) or around.BY_NAME.get(p.name)
         made = made if op.startswith(around.PREFIXES) else None
         many = op.startswith(("nn.", *around.PREFIXES))  # options
-        if p.default is not p.empty and self.chance(0.8 if many else 0.5):
+        large = isinstance(p.default, int) and p.default > 500  # a Transformer's would take seconds
+        if p.default is not p.empty and not large and self.chance(0.8 if many else 0.5):
             return p.default
         value = self.shaped(op, p.name) if made is None else made(self)
         if value is not None:

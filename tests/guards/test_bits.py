@@ -46,7 +46,11 @@ def other_machine():
 # The sums of a convolution have another order in its fast path: tests/fast/test_cpu_conv.py holds them to bounds.
 @pytest.mark.parametrize(
     ("options", "names"),
-    [([], BITS), (["--without", "numkong"], BITS), (["--definitions", "readme", "lstm"], ("readme", "lstm"))],
+    [
+        ([], BITS),
+        (["--without", "numkong", "readme"], ["readme"]),
+        (["--definitions", "readme", "lstm"], ["readme", "lstm"]),
+    ],
     ids=["with NumKong", "without NumKong", "definitions"],
 )
 def test_losses_weights_and_buffers_are_those_of_before(options, names):

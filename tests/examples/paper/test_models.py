@@ -20,7 +20,7 @@ pytestmark = pytest.mark.cpu
 # GoogLeNet: Caffe's bvlc_googlenet with two heads; "1.5 billion" in Szegedy et al. (2015). Inception v2: Caffe's
 # BN-Inception, 11,295,240 less 10,016 biases before batch norm, and 2.0 billion. ResNet-50: 25.55 million; the resnet50
 # of torchvision, which differs in the order of its layers, has 4.09 GFLOPS.
-PUBLISHED = {
+IMAGES = {
     models.AlexNet: (60_965_224, 224, 724, 0.001),
     models.VGG: (138_357_544, 224, 15_470, 0.001),
     models.GoogLeNet: (13_378_280, 224, 1_500, 0.06),
@@ -29,12 +29,25 @@ PUBLISHED = {
     models.PreActResNet: (25_549_352, 224, 4_090, 0.001),
 }
 LEARN = models.GoogLeNet, models.PreActResNet
+# SSD300: torchvision's ssd300_vgg16; Faster R-CNN: py-faster-rcnn's for PASCAL VOC; GPT-2 small; Deep Speech 2: MPT
+# section 4.3. NMT (MPT section 4.4): an LSTM layer that reads n numbers has 4 * 1024 (n + 1024 + 2) weights and biases;
+# of n = 1024 there are nine, of n = 2048 two; embeddings, attention, output.
+OTHERS = {
+    "ssd": (lambda: models.SSD(91), 35_641_826),
+    "faster_rcnn": (lambda: models.FasterRCNN(21), 137_078_239),
+    "gpt": (models.GPT, 124_439_808),
+    "deepspeech2": (lambda: models.DeepSpeech2(6001, hidden_size=3360), 214_638_545),
+    "nmt": (
+        lambda: models.NMT(100_000, 40_000, num_layers=5),
+        9 * 8_396_800 + 2 * 12_591_104 + 140_000 * 1024 + 2 * 1024**2 + 1024 + 40_000 * 1025,
+    ),
+}
 
 
-@pytest.mark.parametrize("network", PUBLISHED, ids=lambda network: network.__name__)
-def test_published_sizes(network):
+@pytest.mark.parametrize("network", IMAGES, ids=lambda network: network.__name__)
+def test_published_sizes_of_images(network):
     """And a step of those that nothing else here runs, on arrays without values."""
-    parameters, size, million, close = PUBLISHED[network]
+    parameters, size, million, close = IMAGES[network]
     with mp.device("meta"):
         model = network()
     assert sum(p.array.size for p in model.parameters()) == parameters
@@ -47,6 +60,13 @@ def test_published_sizes(network):
     forward = [row for row in products.rows if row.phase == "forward" and "aux" not in row.module.lower()]
     macs = sum(row.batch * row.m * row.n * row.k * row.calls for row in forward)
     assert macs / n / 1e6 == pytest.approx(million, rel=close)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_published_sizes_of_others(name):
+    make, parameters = OTHERS[name]
+    with mp.device("meta"):
+        assert sum(p.array.size for p in make().parameters()) == parameters
 
 
 @pytest.mark.peer

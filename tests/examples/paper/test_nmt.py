@@ -8,8 +8,6 @@ from examples import paper as models
 from examples.paper import NMT, beam_search
 from oracle import host, rng
 from tinymp import ops, optim
-from tinymp.audit.predict import predict
-from tinymp.audit.products import Products
 
 FP64 = mp.Policy("FP64", storage="float64")
 S, T, B, LENGTHS = 6, 5, 3, [6, 2, 4]
@@ -17,39 +15,6 @@ S, T, B, LENGTHS = 6, 5, 3, [6, 2, 4]
 
 def sentences(S=S, T=T, B=B, sizes=(20, 15), seed=0):
     return mp.tensor(rng(seed).integers(4, sizes[0], (S, B))), mp.tensor(rng(seed + 1).integers(4, sizes[1], (T, B)))
-
-
-@pytest.mark.cpu
-def test_the_papers_size():
-    """MPT section 4.4. And a step on 64 sentences of 25 words, on arrays without values."""
-    # An LSTM layer that reads n numbers has 4 * 1024 (n + 1024 + 2) weights and biases. Of n = 1024 there are the two
-    # directions of the first layer, the decoder's first, and layers - 2 more on either side; n = 2048 where two sources
-    # are read: once on either side. Embeddings: (100,000 + 40,000) * 1024. Attention: W and U, 1024^2 each, and v.
-    # Output: 40,000 * (1024 + 1).
-    layers = 5
-    parameters = (3 + 6) * 8_396_800 + 2 * 12_591_104 + 140_000 * 1024 + 2 * 1024**2 + 1024 + 40_000 * 1025
-    with mp.device("meta"):
-        model = NMT(100_000, 40_000, num_layers=layers)
-    assert sum(p.array.size for p in model.parameters()) == parameters
-    source, target = sentences(25, 26, 64)
-    products = Products()
-    ledger = predict(
-        model,
-        source,
-        target,
-        loss=lambda m, x, y: m.loss(x, None, y),
-        optimizer="sgd",
-        instruments=[products],
-    )
-    rows = [row for row in products.rows if row.phase == "forward"]
-    macs = sum(row.batch * row.m * row.n * row.k * row.calls for row in rows)
-    # per word: LSTM layers as above, without biases; the attention's W, and U for each word of the source; the output.
-    # per pair of words: v, and the sum over the memory
-    lstm = (3 + 2 * (layers - 2)) * 4 * 1024 * 2048 + 2 * 4 * 1024 * 3072
-    assert macs == 64 * 25 * (lstm + 2 * 1024**2 + 1024 * 40_000) + 64 * 25 * 25 * (1024 + 1024)
-    assert ledger.predicted["masters"] == {"float32": 4 * parameters}
-    activations = [sum(sizes["activations"].values()) for sizes in (ledger.predicted, ledger.fp32)]
-    assert activations[0] / activations[1] == pytest.approx(0.5, abs=0.01)
 
 
 @pytest.mark.parametrize(("attention", "layers"), [("bahdanau", 3), ("luong", 2)])
