@@ -23,10 +23,8 @@ def cpuinfo(vendor="AuthenticAMD", family="26", flags=AVX512):
     ("cpu", "kernels"),
     [
         (cpuinfo(), blas.RIGHT),  # Zen 5
-        (cpuinfo(family="27"), blas.RIGHT),
         (cpuinfo(family="25"), None),  # Zen 4: OpenBLAS knows it
         (cpuinfo(flags=""), None),  # switched off, or hidden by a virtual machine
-        (cpuinfo(flags=AVX512.replace("avx512dq", "")), None),
         (cpuinfo("GenuineIntel", "6"), None),
         ("", None),  # another system
         ("processor : 0\nBogoMIPS : 48.00\nFeatures : fp asimd\n", None),  # ARM
@@ -39,31 +37,12 @@ def test_kernels(cpu, kernels):
 def test_the_users_own_settings_stay():
     assert blas.settings(cpuinfo(), {}) == {blas.TIMEOUT: "20", blas.CORE: blas.RIGHT}
     assert blas.settings(cpuinfo(), {blas.CORE: "Haswell"}) == {blas.TIMEOUT: "20"}
-    assert blas.settings(cpuinfo(), {blas.TIMEOUT: "26"}) == {blas.CORE: blas.RIGHT}
     assert blas.settings(cpuinfo(), {blas.OFF: "0"}) == {}
 
 
-@pytest.mark.parametrize(
-    ("environment", "cure"),
-    [
-        ({}, "import tinymp before NumPy"),
-        ({blas.CORE: "Haswell"}, "OPENBLAS_CORETYPE=Haswell is set in the environment: unset it"),
-        ({blas.OFF: "0"}, "TINYMP_BLAS=0 is set: unset it"),
-    ],
-)
-def test_what_lesser_kernels_cost(environment, cure):
-    (said,) = blas.complaints("Haswell", cpuinfo(), environment)
-    assert said.endswith(cure)
-    assert "AVX-512" in said
-
-
-def test_kernels_that_openblas_should_have_chosen():
-    assert blas.complaints("Haswell", cpuinfo(family="25"), {})[0].endswith(
-        "set OPENBLAS_CORETYPE=SkylakeX before Python starts"
-    )
-
-
-def test_no_complaint_where_there_is_none(monkeypatch):
+def test_what_lesser_kernels_cost(monkeypatch):
+    (said,) = blas.complaints("Haswell", cpuinfo(), {blas.CORE: "Haswell"})
+    assert said.endswith("OPENBLAS_CORETYPE=Haswell is set in the environment: unset it") and "AVX-512" in said
     monkeypatch.setattr(blas, "too_late", False)
     assert blas.complaints("SkylakeX", cpuinfo(), {}) == []
     assert blas.complaints("Haswell", cpuinfo(flags=""), {}) == []
@@ -92,7 +71,5 @@ def test_import():
     pytest.importorskip("threadpoolctl")
     seen = "import tinymp as mp, os; print(os.environ.get('OPENBLAS_THREAD_TIMEOUT'), mp.info()['BLAS'])"
     assert run(seen).startswith("None ")  # it was set for NumPy alone
-    assert "25 ms" not in run(seen)
     assert "import tinymp before NumPy" in run(f"import numpy; {seen}")
-    assert "import tinymp before NumPy" not in run(f"import numpy; {seen}", TINYMP_BLAS="0")
     assert "Haswell" in run(seen, OPENBLAS_CORETYPE="Haswell") or "openblas" not in run(seen)

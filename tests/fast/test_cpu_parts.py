@@ -51,19 +51,12 @@ def check(monkeypatch, op, *arrays, calls=(1, 1)):
 @pytest.mark.parametrize(
     ("op", "options", "memory"),
     [
-        ("gelu", (), np.asarray),
         ("gelu", ("tanh",), channels_last),
-        ("tanh", (), channels_last),
         ("leaky_relu", (0.2,), np.asarray),
     ],
 )
 def test_functions_of_one_tensor(monkeypatch, op, options, memory):
     check(monkeypatch, lambda x: [getattr(ops, op)(x, *options)], memory(3 * randn(5, 32, 64, 64)))
-
-
-@pytest.mark.parametrize("shape", [((1 << 18) - 1,), (1, 1 << 19)])
-def test_no_parts_where_x_is_small_or_the_slowest_axis_has_none(monkeypatch, shape):
-    check(monkeypatch, lambda x: [ops.tanh(x)], randn(*shape), calls=(0, 0))
 
 
 B, H, L, E = 32, 4, 64, 16  # products so small that BLAS has one thread for each
@@ -78,11 +71,8 @@ SEEN, ADDED = randn(L, L) < 1, randn(B, 1, L, L)
         (QKV, {"is_causal": True}, (1, 1)),
         (QKV, {"dropout_p": 0.2}, (1, 1)),
         ([*QKV, SEEN], {}, (1, 1)),
-        ([*QKV, SEEN[None, None]], {}, (1, 1)),
         ([*QKV, ADDED], {}, (1, 1)),
-        ([*QKV, ADDED[0, 0]], {}, (1, 0)),  # its gradient is a sum over the batch
         ([QKV[0], QKV[1][:1], QKV[2]], {}, (1, 0)),
-        ([QKV[0][0], *QKV[1:]], {}, (0, 0)),
         ([x[:2] for x in QKV], {}, (0, 0)),
     ],
 )
@@ -108,13 +98,6 @@ def test_batch_norm(monkeypatch, affine, tracked, memory):
         return [y, mean, var, *([running.count] if tracked else [])]
 
     check(monkeypatch, batch_norm, x, w if affine else None, b if affine else None)
-
-
-def test_a_batch_norm_of_one_channel_has_no_parts(monkeypatch):
-    def batch_norm(x):
-        return [BatchNorm.apply(x, None, None, eps=1e-5, running=Running(None, None, None, 0.1))]
-
-    check(monkeypatch, batch_norm, randn(1 << 11, 1, 16, 16), calls=(0, 0))
 
 
 @pytest.mark.parametrize("memory", [np.asarray, channels_last])
