@@ -1,4 +1,4 @@
-"""GPT: as large as published, causal, the same with its cache as without, and it learns."""
+"""GPT: it starts as GPT-2 does, and is causal."""
 
 import math
 
@@ -8,7 +8,7 @@ import pytest
 import tinymp as mp
 from examples import paper as models
 from oracle import host
-from tinymp import ops, optim
+from tinymp import ops
 
 FP64 = mp.Policy("FP64", storage="float64")
 V, P = 11, 16
@@ -49,16 +49,10 @@ def test_the_past_does_not_see_the_future():
     assert (np.abs(other[:, 5:] - y[:, 5:]).max(-1) > 1e-6).all()
 
 
-def test_learns_a_text_by_heart():
-    policy = mp.MIXED
-    model, x = small(policy, dropout=0.0), tokens(2, P + 1)
-    optimizer, scaler, losses = optim.Adam(model.parameters(), 0.02), optim.DynamicLossScaler(2.0**10), []
-    with mp.use(policy):
-        for _ in range(25):
-            loss = loss_of(model, x[:, :-1], x[:, 1:])
-            losses.append(loss.item())
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-    assert losses[-1] < 0.4 * losses[0], losses
+def test_generating_is_as_reading_all_of_it_again():
+    """Also of more than P tokens: it goes on from the last."""
+    model, start = small().eval(), tokens(2, 3)
+    x = start
+    for _ in range(20):
+        x = ops.cat([x, model(x[:, -P:]).argmax(-1)[:, -1:]], 1)
+    np.testing.assert_array_equal(model.generate(start, 20, temperature=0).numpy(), x.numpy())

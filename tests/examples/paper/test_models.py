@@ -1,4 +1,4 @@
-"""The networks of MPT's tables: as large as published, torchvision's where they are the same; small ones learn."""
+"""The networks of MPT's tables: as large as published; torchvision's weights give its logits; small ones learn."""
 
 import sys
 import types

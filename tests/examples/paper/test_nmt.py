@@ -1,4 +1,4 @@
-"""The translator: as large as the paper's, the same step by step as at once, and what it learns by heart."""
+"""The translator: the same step by step as at once, and what it learns by heart."""
 
 import numpy as np
 import pytest
