@@ -1,6 +1,5 @@
 """The first half hour on a GPU, rehearsed on the stand-in; and what happens to cases and tests that hang or die."""
 
-import argparse
 import json
 import os
 import sys
@@ -10,8 +9,8 @@ import zipfile
 import pytest
 
 from benchmarks import bringup
-from benchmarks.bringup import CALLS, Job, Step
-from benchmarks.report import UNFINISHED, Report
+from benchmarks.bringup import CALLS, Job
+from benchmarks.report import Report
 
 pytestmark = pytest.mark.cpu
 TINY = ["--device", "cuda-on-cpu", "--tiny"]
@@ -62,67 +61,6 @@ def test_rehearsal(number, tmp_path, monkeypatch, capsys):
     assert code == (number == 3)
     with zipfile.ZipFile(out / "bringup.zip") as archive:
         assert json.loads(archive.read(f"call{number}.json")) == read(out / f"call{number}.json")
-
-
-PLANTED_CASES = """
-import contextlib, os, signal, sys, time
-from benchmarks import bringup
-
-def lost():
-    raise RuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
-
-def crash():
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-def absent():
-    raise bringup.Absent("no memory")
-
-CASES = {"fine": dict, "lost": lost, "crash": crash, "hang": lambda: time.sleep(60), "absent": absent,
-         "wrong": lambda: {"error": "no"}, "last": dict}
-
-def planted(job):
-    for name, work in CASES.items():
-        job.report.case("planted", name, work)
-
-bringup.device, bringup.HANGS = lambda *_: contextlib.nullcontext(), 0.5
-bringup.CALLS[1] = [bringup.Step("planted", planted, 50)]
-sys.exit(bringup.main())
-"""
-
-
-def test_cases_go_on_in_a_new_process_behind_one_that_ends_it(tmp_path, monkeypatch):
-    """A lost context, a crash, a hang: the step's process is another program here, which plants them."""
-    (tmp_path / "planted.py").write_text(PLANTED_CASES)
-    replaced = bringup.run
-
-    def run(command, *args, **options):
-        return replaced([sys.executable, str(tmp_path / "planted.py"), *command[3:]], *args, **options)
-
-    monkeypatch.setattr(bringup, "run", run)
-    entry = bringup.apart(Step("planted", lambda job: None, 50), 1, options(tmp_path), seconds=60)
-    found = {case["case"]: case for case in read(tmp_path / "1-planted.json")["cases"]["planted"]}
-    assert list(found) == ["fine", "lost", "crash", "hang", "absent", "wrong", "last"]
-    errors = {name: case["error"] for name, case in found.items() if "error" in case}
-    assert errors.keys() == {"lost", "crash", "hang", "wrong"}
-    assert errors["crash"] == errors["hang"] == UNFINISHED and "illegal memory access" in errors["lost"]
-    assert found["absent"]["absent"] == "no memory"
-    assert (entry["state"], entry["cases"], len(entry["wrong"])) == ("failed", 7, 4)
-
-
-def options(tmp_path):
-    return argparse.Namespace(out=tmp_path, device="cuda-on-cpu", tiny=True, seconds=0, only=None)
-
-
-def test_the_archive_is_never_too_large(tmp_path, monkeypatch):
-    monkeypatch.setattr(bringup, "MOST", 100_000)
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "call1.json").write_text("{}")
-    for i in range(5):
-        (tmp_path / "logs" / f"{i}.log").write_bytes(os.urandom(40_000))
-    bringup.archived(tmp_path)
-    assert (tmp_path / "bringup.zip").stat().st_size < 100_000
-    with zipfile.ZipFile(tmp_path / "bringup.zip") as archive:
-        assert archive.namelist()[0] == "call1.json" and len(archive.namelist()) == 4
 
 
 # What the stand-in would do anyway is not the plugin's: whose memory is it, and who filled it?

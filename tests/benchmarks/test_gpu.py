@@ -2,7 +2,6 @@
 
 import json
 import math
-from functools import partial
 from unittest import mock
 
 import pytest
@@ -42,26 +41,11 @@ def test_section(section, capsys):
     json.dumps(report.cases, allow_nan=False)
 
 
-def test_what_fails_becomes_a_row_and_the_rest_is_measured(capsys):
+def test_what_fails_becomes_a_row_and_the_rest_is_measured():
     report = Report()
-
-    def work(i):
-        times = {"FP16": [1.0, 3.0], "FP32": [4.0, 6.0], "NCHW": [i / i, 9.0], "channels_last": [8.0, 8.0]}
-        return timing.rates(times | {"definition": [2.0, 6.0]}, flop=6e12)
-
     for i in range(3):
         with report.row(f"work {i}"):
             report.add(f"work {i}", 1 / (i - 1), "x", ">= 1", peer=2.0)
-        report.case("group", f"case {i}", partial(work, i))
-    assert report.cases["group"][1]["to definition"] == pytest.approx(2)
     assert [row["reached"] for row in report.rows] == [False, None, True]
-    assert report.rows[1]["error"] == "ZeroDivisionError: division by zero"
-    report.summary("group", to_peer=">= 0.5", to_fp32=">= 3.85")
-    fp16, fp32, beside, own = report.rows[3:]
-    assert fp16["error"] == "1 of 3 cases, the first: case 0: ZeroDivisionError: division by zero"
-    assert (fp16["value"], fp32["value"], fp16["peer"]) == pytest.approx((3.0, 1.2, 1.2))
-    assert beside["value"] == pytest.approx(2.0)  # NCHW is the faster one: 1 / 1 and 9 / 3
-    assert own["value"] == pytest.approx(3.0)  # 4 / 1 and 6 / 3
-    assert (beside["reached"], own["reached"]) == (True, False)
-    assert report.failed
+    assert report.rows[1]["error"] == "ZeroDivisionError: division by zero" and report.failed
     json.dumps(report.rows, allow_nan=False)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import tinymp
-from tinymp.backend import extras
 
 pytestmark = pytest.mark.cpu
 ROOT = Path(tinymp.__file__).parent.parent
@@ -55,12 +54,6 @@ def test_every_hint_can_be_followed():
         for why in wrong(path.read_text(encoding="utf-8"), path.suffix == ".py")
     ]
     assert not found, "\n".join(found)
-
-
-def test_a_hint_fits_a_checkout_or_a_wheel(monkeypatch):
-    assert extras.hint("fast") == 'pip install -e ".[fast]"'
-    monkeypatch.setattr(extras, "in_checkout", lambda: False)
-    assert extras.hint("fast") == f'pip install "{WHEEL}[fast]"'
 
 
 def brings(extra):

@@ -40,8 +40,3 @@ def test_the_origin_of_all_data_is_told():
     assert all(f"| {name}" in DATA for name in ("5,000 digits of MNIST", "1,797 digits"))  # of examples/digits.npz
     for photographs in scenes.PHOTOGRAPHS.values():
         assert all(f"`{name}`" in DATA for name in photographs)
-
-
-@pytest.mark.parametrize("name", ["CITATION.cff", "README.md", "pyproject.toml"])
-def test_only_addresses_that_exist_are_named(name):
-    assert set(re.findall(r"https?://[\w.-]+", (ROOT / name).read_text(encoding="utf-8"))) <= {"https://arxiv.org"}

@@ -9,7 +9,6 @@ import tinymp as mp
 from calls import CALLS
 from tinymp import fast_path
 from tinymp.gpu import kernels
-from tinymp.ops.softmax import Softmax
 
 PACKAGE = pathlib.Path(mp.__file__).parent
 HELPERS = {"__init__", "capture", "checks", "columns", "cublas", "elementwise", "kernels", "layout", "philox"}
@@ -22,14 +21,6 @@ def test_every_file_registers_something_for_a_file_of_its_name(path):
     importlib.import_module(".".join(["tinymp", *path.relative_to(PACKAGE).with_suffix("").parts]))
     registered = [d for d, device in fast_path._found if device == path.parent.name]
     assert any(d.__module__.rpartition(".")[2] == path.stem for d in registered)
-
-
-def test_what_is_off_is_not_found(monkeypatch):
-    assert fast_path.find(Softmax.forward, "gpu") is not None
-    assert fast_path.find(Softmax.forward, "meta") is None
-    monkeypatch.setattr(fast_path, "off", {"forward"})
-    assert fast_path.find(Softmax.forward, "gpu") is None
-    assert fast_path.find(Softmax.backward, "gpu") is not None
 
 
 @pytest.fixture(scope="module")

@@ -16,34 +16,18 @@ ROOT = pathlib.Path(__file__).parents[2]
 LIBRARIES = ("hypothesis", "jinja2", "matplotlib", "numkong", "PIL", "threadpoolctl")
 
 
-def bare(*arguments, missing=LIBRARIES):
-    """pytest without any plugin, in a process that cannot import `missing`."""
-    code = (
-        f"import sys; sys.modules.update(dict.fromkeys({missing})); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
-    )
-    command = [sys.executable, "-c", code, "-rs", "-p", "no:cacheprovider", *arguments]
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
-
-
 def test_without_plugins_and_libraries():
-    done = bare("tests/core/backend/test_long_sums.py", "tests/audit/test_products.py")
+    """In a process that cannot import them."""
+    code = f"import sys; sys.modules.update(dict.fromkeys({LIBRARIES})); import pytest; sys.exit(pytest.main())"
+    files = "tests/core/backend/test_long_sums.py", "tests/audit/test_products.py"
+    command = [sys.executable, "-c", code, "-rs", "-p", "no:cacheprovider", *files]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "hypothesis is not installed (the extra test)" in done.stdout  # the whole file imports it
     assert "matplotlib is not installed (the extra test)" in done.stdout  # what one test calls imports it
     assert re.search(r"^skipped for want of an extra: test \([2-9]\d*\)$", done.stdout, re.M)
     assert " passed" in done.stdout
-
-
-def test_a_notebook_is_skipped_without_nbmake():
-    done = bare("examples/notebooks", missing=("nbmake",))
-    assert re.search(r"^skipped for want of an extra: dev \(6\)$", done.stdout, re.M), done.stdout
-
-
-def test_announced_changes_are_errors_where_tinymp_is_developed(request):
-    filters = request.config.getini("filterwarnings")
-    assert filters[0] == "error"
-    assert ("default::DeprecationWarning" in filters) == (not os.environ.get("CI"))
 
 
 def test_a_file_is_kept_until_what_it_depends_on_changes(tmp_path, monkeypatch):

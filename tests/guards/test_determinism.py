@@ -7,9 +7,8 @@ import pytest
 from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
 import bits_of_ops
-import cuda_on_cpu
 import tinymp as mp
-from determinism import EXACT, KINDS, MACHINES, MORE, RUNS, depends, names
+from determinism import EXACT, KINDS, MORE, RUNS, depends, names
 from docs import layers
 from tinymp.autograd import Op
 from tinymp.fast.cpu import threads
@@ -73,22 +72,3 @@ def test_every_op_is_declared_and_called(measured):
     assert {*" ".join([EXACT, *MORE]).split()} <= {name for op in OPS.values() for name in names(op)}
     called = {op for op, _ in measured["ran"]}
     assert {op.__qualname__ for name, op in OPS.items() if name not in called} == NOT_CALLED
-
-
-def test_on_a_gpu_two_runs_agree_and_what_depends_on_no_gpu_is_the_same_on_an_older_one(gpu, monkeypatch):
-    """The stand-in launches each kernel in two orders of its threads, and fails where they make a difference."""
-    stand_in = hasattr(gpu.xp, "launched")
-
-    def run(seed, names=bits_of_ops.CALLS):
-        with cuda_on_cpu.device.order(seed) if stand_in else contextlib.nullcontext(), mp.device("gpu"):
-            return bits_of_ops.run(names, dtype="float16", larger=False)
-
-    one = run(1)
-    assert broken(bits_of_ops.differing(one, run(2)), 1, RUNS) == []
-    if stand_in:
-        everywhere = [
-            name for name, (_, ran) in one.items() if not any(MACHINES & {*depends(OPS[op], 1)} for op, *_ in ran)
-        ]
-        assert len(everywhere) > 40
-        monkeypatch.setattr(gpu.xp.cuda.Device, "compute_capability", "75")  # without kernels for Tensor Cores
-        assert broken(bits_of_ops.differing(one, run(3, everywhere)), 1, MACHINES) == []

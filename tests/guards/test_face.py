@@ -1,7 +1,6 @@
 """What `import tinymp` brings: the core at once, each other public name when it is first used."""
 
 import importlib
-import pickle
 import shutil
 import subprocess
 import sys
@@ -50,10 +49,6 @@ for again in range(2):
     assert run(code) == ["1", "1"]
     with pytest.raises(ValueError, match=r"^audit: expected "):
         mp.audit(every=0)
-
-
-def test_what_is_held_elsewhere_pickles():
-    assert pickle.loads(pickle.dumps(mp.saved_nbytes)) is mp.saved_nbytes
 
 
 WITHOUT = {  # what is written, and how the error begins

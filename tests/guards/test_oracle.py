@@ -1,6 +1,5 @@
 """The checker is checked: it accepts what is right and rejects what is slightly wrong."""
 
-import numpy as np
 import pytest
 
 from oracle import check, randn
@@ -35,14 +34,6 @@ def test_accepts_a_right_op():
 def test_rejects_a_gradient_wrong_by_a_thousandth():
     with pytest.raises(AssertionError, match="gradient along a random direction"):
         check(cube(1e-3), lambda x: x**3, randn(4, 5))
-
-
-def test_rejects_a_wrong_fp16_gradient():
-    def op(x):
-        return cube(4e-3 if x.dtype == np.float16 else 0.0)(x)
-
-    with pytest.raises(AssertionError, match="float16 gradient of input 0"):
-        check(op, lambda x: x**3, randn(4, 5))
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("float64", 1e-12), ("float32", 1e-5), ("float16", 4e-3)])

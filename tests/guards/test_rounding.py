@@ -27,23 +27,6 @@ def test_a_line_of_cuda_is_found(line):
     assert (site.line, site.function, site.reason) == (2, "kernel", None)
 
 
-def test_a_mark_stands_at_the_end_or_above_and_names_the_function():
-    source = """class Softmax(Op):
-    def forward(self, x):
-        return store(x / x.sum(0), like=x)  # why not  # rounds: a sum
-
-    def backward(self, dy):
-        # rounds: never, exact
-        return dy.astype(d)
-"""
-    assert [tuple(s)[1:5] for s in sites(source)] == [
-        (3, "Softmax.forward", "", "a sum"),
-        (7, "Softmax.backward", "", "never, exact"),
-    ]
-    cuda = "template <class E>\n__device__ inline void save(E* to) {\n    store(to, 1.0f);  // rounds: one\n}\n"
-    assert [tuple(s)[1:5] for s in sites(cuda, "planted.cuh")] == [(3, "save", "a store", "one")]
-
-
 def test_who_asks_is_found():
     asks = rounding.asking()
     assert asks["tinymp/ops/softmax.py"]["Softmax.backward"] == {"store": 1, "reduce": 1}

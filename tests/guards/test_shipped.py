@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import types
 import zipfile
 from pathlib import Path
 
@@ -37,18 +36,6 @@ def test_in_a_checkout_they_lie_beside_the_package():
     assert shipped.command("cnn") == "python -m examples.cnn"
     with pytest.raises(ModuleNotFoundError, match=r"^nothing: expected a folder .*nothing, which is missing: pip inst"):
         shipped.home("nothing")
-
-
-@pytest.mark.parametrize("origin", [{"__path__": ["/elsewhere/examples"]}, {"__file__": "/elsewhere/examples.py"}])
-def test_another_package_of_that_name_is_not_taken_for_tinymps(origin, monkeypatch):
-    other = types.ModuleType("examples")
-    vars(other).update(origin)
-    monkeypatch.setitem(sys.modules, "examples", other)
-    with pytest.raises(ImportError, match=r"^examples: expected tinymp's, in .*, from /elsewhere/examples"):
-        shipped.examples_home()
-
-
-# ---- what is built
 
 
 def built(what, source, out):
