@@ -105,7 +105,7 @@ def check(
     gradient: bool = True,
     seed: int = 1,
 ) -> None:
-    """Hold op (Tensors -> Tensor) against oracle (float64 arrays -> array) in every dtype, forward and gradient.
+    """Hold op (Tensors -> Tensor) against oracle (float64 arrays -> array) in every dtype.
 
     inputs: float64 arrays become Tensors of each dtype that require a gradient; other arrays (integers, booleans)
     become plain Tensors. result: the dtype promised for FP16 and BF16 inputs, if it is another (losses: "float32").

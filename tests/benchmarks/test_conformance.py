@@ -49,14 +49,3 @@ def test_a_part_of_the_samples(tmp_path):
         assert result[database]["samples"]["agree"] > 20
         assert result[database]["agree, percent"] > 95  # three samples each: the refused ones weigh more
         assert not {"wrong", "crashed"} & set(result[database]["samples"]), result[database]["reasons"]
-
-
-def test_a_part_of_the_samples_through_pytorchs_face(tmp_path, monkeypatch):
-    pytest.importorskip("tinymp.torch")
-    monkeypatch.setattr(conformance, "FACE", None)
-    conformance.main(["--face", "--quick", "--out", str(tmp_path / "result.json")])
-    result = json.loads((tmp_path / "result.json").read_text())
-    for kind in ("function", "method", "in-place method"):
-        assert result[kind]["samples"]["agree"] > 5
-        assert not {"wrong", "crashed"} & set(result[kind]["samples"]), result[kind]["reasons"]
-    assert result["function"]["missing names"] and "add" not in result["function"]["missing names"]

@@ -28,16 +28,12 @@ def test_peers_compute_in_the_format_that_they_are_named_after():
 
 
 @pytest.mark.cpu
-def test_cases_of_ops_run_in_both_storages():
+def test_cases_of_ops_run():
     names = [case.name for case in ops.CASES]
     assert len(set(names)) == len(names) >= 40
     for case in ops.CASES:
         small = case._replace(arrays=tuple(_smaller(a) for a in case.arrays))
-        for storage in ("FP32", "FP16"):
-            try:
-                ops.made(small, storage)()
-            except Exception as error:
-                raise AssertionError(f"{case.name} in {storage}") from error
+        ops.made(small, "FP16")()
 
 
 def _smaller(a):
