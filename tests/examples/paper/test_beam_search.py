@@ -75,16 +75,3 @@ def test_a_wider_beam_finds_what_greedy_misses():
     assert (best.tokens, second.tokens) == ([2], [1])
     assert np.exp(best.log_probability) == pytest.approx(0.4)
     assert best.score == pytest.approx(np.log(0.4) / (7 / 6) ** 0.6)
-
-
-def test_sentences_do_not_disturb_each_other():
-    """Each is found in a batch as alone, also where the others have ended before."""
-    _, step, state = table(2, sentences=6)
-    options = {"end": END, "max_length": 5, "beam_size": 3}
-    together = beam_search(step, state, [1] * 6, **options)
-    assert len({len(h[0].tokens) for h in together}) > 1
-    for b in range(6):
-        one = State(mp.tensor([b]), mp.zeros(1, 0))
-        (alone,) = beam_search(step, one, [1], **options)
-        assert [h.tokens for h in alone] == [h.tokens for h in together[b]]
-        assert [h.score for h in alone] == pytest.approx([h.score for h in together[b]])

@@ -5,9 +5,7 @@ import math
 import numpy as np
 import pytest
 
-import tinymp as mp
 from examples.paper import boxes as ops
-from gpu.both_ways import on_device
 from oracle import device_array, host, rng
 
 
@@ -88,18 +86,3 @@ def test_codes_there_and_back():
     for weights in ((1, 1, 1, 1), (10.0, 10.0, 5.0, 5.0)):
         codes = call(ops.encode_boxes, wanted, proposals, weights)
         np.testing.assert_allclose(call(ops.decode_boxes, codes, proposals, weights), wanted, atol=128 * 2.0**-20)
-
-
-def test_on_a_gpu(gpu):
-    a, b = some_boxes(9), some_boxes(9, 1)
-    codes = rng(3).standard_normal((9, 8)).astype("float32")
-    for function, *given in (
-        (ops.box_iou, a, b),
-        (lambda a: ops.nms(a, a[:, 0], 0.3), a),
-        (lambda a: ops.clip_boxes_to_image(a, (50, 60)), a),
-        (lambda a: ops.remove_small_boxes(a, 10.0), a),
-        (lambda a, b: ops.encode_boxes(a, b, (1, 2, 3, 4)), a, b),
-        (lambda a, b: ops.decode_boxes(a, b, (1, 2, 3, 4)), codes, b),
-    ):
-        got = mp.backend.to_cpu(function(*map(on_device, given)))
-        np.testing.assert_allclose(got, function(*given), rtol=2.0**-20, atol=2.0**-16)

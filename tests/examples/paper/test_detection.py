@@ -5,8 +5,8 @@ import pytest
 
 import tinymp as mp
 from examples import paper as models
-from examples.paper import detection, ssd
-from oracle import host, randn, rng
+from examples.paper import detection
+from oracle import host, randn
 from tinymp import optim
 
 pytestmark = pytest.mark.cpu
@@ -27,21 +27,6 @@ def small_faster_rcnn():
 
 def total(losses):
     return sum(losses.values())
-
-
-def test_default_boxes():
-    sides = ssd.map_sides(300)
-    assert sides == [38, 19, 10, 5, 3, 1]
-    x1, y1, x2, y2 = ssd.default_boxes(sides, 300).T.astype("float64") / 300
-    centre, size = np.stack([x1 + x2, y1 + y2], 1) / 2, np.stack([x2 - x1, y2 - y1], 1)
-    first = [[0.1, 0.1], [np.sqrt(0.02)] * 2, [0.1 * 2**0.5, 0.1 / 2**0.5], [0.1 / 2**0.5, 0.1 * 2**0.5]]
-    np.testing.assert_allclose(size[:4], first, rtol=1e-5)
-    np.testing.assert_allclose(centre[[0, 4]], [[0.5 / 38] * 2, [1.5 / 38, 0.5 / 38]], rtol=1e-5)  # x runs first
-    starts = np.cumsum([0, *(n * n * k for n, k in zip(sides, (4, 6, 6, 6, 4, 4)))])
-    assert starts[-1] == len(size)
-    s = np.array([0.1, 0.2, 0.37, 0.54, 0.71, 0.88, 1.05])
-    np.testing.assert_allclose(size[starts[:-1], 0], s[:-1], rtol=1e-5)
-    np.testing.assert_allclose(size[starts[:-1] + 1, 0], np.sqrt(s[:-1] * s[1:]), rtol=1e-5)
 
 
 def test_matches_worked_by_hand():
@@ -100,50 +85,6 @@ def test_losses_of_ssd():
     assert np.count_nonzero(np.abs(host(x.grad)).sum(2)) == 4 * positives  # three negatives for each
     assert np.count_nonzero(np.abs(host(x.grad)[1])) == 0
     assert np.count_nonzero(np.abs(host(shift.grad)).sum(2)) == positives
-
-
-def test_detections_worked_by_hand():
-    boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9], [40, 40, 80, 80], [5, 5, 6, 6], [np.nan] * 4], "float32")
-    scores = np.array([[0, 0.9, 0.1], [0, 0.8, 0.3], [0, 0.2, 0.7], [1, 0, 0], [0, 0.5, 0.5]], "float32")
-    found = detection.detections(mp.tensor(boxes), mp.tensor(scores), (60, 50), 0.15, 0.5, 10, 3)
-    assert found["scores"].numpy() == pytest.approx([0.9, 0.7, 0.3])  # 0.8 and less overlaps 0.9; 0.2 is the fourth
-    assert found["labels"].tolist() == [1, 2, 2]
-    assert found["boxes"].tolist() == [[0, 0, 10, 10], [40, 40, 50, 60], [0, 0, 10, 9]]
-    few = detection.detections(mp.tensor(boxes), mp.tensor(scores), (60, 50), 0.15, 0.5, 1, 9)
-    assert few["scores"].numpy() == pytest.approx([0.9, 0.7])
-
-
-def test_faster_rcnn_learns_what_it_detects():
-    """With both of its networks: of outputs that move regions to the objects, all losses are 0."""
-    model, (truth, labels) = small_faster_rcnn(), OBJECTS.values()
-    maps, size, objects = mp.zeros(1, 8, 8, 8), (64, 64), [detection.Objects(**OBJECTS)]
-    boxes, inside = model.rpn.anchors(maps, size)
-    assert 0 < sum(inside) < len(boxes)
-    found = detection.match(truth, boxes[inside], 0.7, 0.3)
-    good = np.flatnonzero(inside)[found >= 0]
-    logits, codes = np.zeros((1, len(boxes), 2), "float32"), np.full((1, len(boxes), 4), 9, "float32")
-    logits[0, :, 0], logits[0, good, 1] = 10, 20
-    codes[0, good] = codes_of(truth[found[found >= 0]], boxes[good], [1, 1, 1, 1])
-    x, shift = mp.tensor(logits), mp.tensor(codes)
-    assert max(loss.item() for loss in model.rpn.losses(x, shift, boxes, inside, objects, rng())) < 1e-3
-    (proposed,) = proposals = model.rpn.propose(x, shift, boxes, size)
-    np.testing.assert_allclose(sorted(proposed.tolist()[:2]), truth, atol=1e-3)
-
-    def perfect(maps, regions):
-        regions = np.concatenate([r.numpy() for r in regions])
-        found = detection.match(truth, regions, 0.5, 0.5, best=False)
-        good = np.flatnonzero(found >= 0)
-        logits, codes = np.zeros((len(regions), 4), "float32"), np.full((len(regions), 4, 4), 9, "float32")
-        logits[:, 0], logits[good, labels[found[good]]] = 10, 20
-        codes[good, labels[found[good]]] = codes_of(truth[found[good]], regions[good], [10, 10, 5, 5])
-        return mp.tensor(logits), mp.tensor(codes)
-
-    model.roi_heads.forward = perfect
-    assert max(loss.item() for loss in model.roi_heads.losses(maps, proposals, objects, rng())) < 1e-3
-    (seen,) = model.roi_heads.detect(maps, proposals, size)
-    order = np.argsort(seen["labels"].numpy())
-    assert seen["labels"].numpy()[order].tolist() == [1, 2]
-    np.testing.assert_allclose(seen["boxes"].numpy()[order], truth, atol=1e-3)
 
 
 @pytest.mark.parametrize("network", [small_ssd, small_faster_rcnn])

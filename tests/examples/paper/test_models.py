@@ -8,12 +8,13 @@ import pytest
 
 import tinymp as mp
 from examples import paper as models
-from oracle import randn
-from tinymp import nn, optim
+from oracle import host, randn, rng
+from tinymp import nn, ops, optim
 from tinymp.audit.predict import predict
 from tinymp.audit.products import Products
 
 pytestmark = pytest.mark.cpu
+FP64 = mp.Policy("FP64", storage="float64")
 
 # Parameters, and millions of multiply-adds per image without auxiliary heads. AlexNet: Caffe's bvlc_alexnet, and Sze
 # et al. (2017), table II. VGG-D, Inception v3: torchvision's pages of vgg16 and inception_v3 (15.47 and 5.71 GFLOPS).
@@ -79,7 +80,7 @@ def test_torchvisions_weights_give_its_logits(monkeypatch):
     peer, images = torchvision.models.vgg16(weights=None, init_weights=True).double().eval(), randn(2, 3, 32, 32)
     with torch.no_grad():
         expected = peer(torch.from_numpy(images)).numpy()
-    model = mp.Policy("FP64", storage="float64").cast(models.VGG().eval())
+    model = FP64.cast(models.VGG().eval())
     model.load_state_dict({k: v.numpy() for k, v in peer.state_dict().items()})
     with mp.no_grad():
         logits = model(mp.tensor(images)).numpy()
@@ -110,3 +111,78 @@ def test_small_ones_learn(network):
             scaler.update()
             optimizer.zero_grad()
     assert max(losses[-3:]) < 0.4 * losses[0], losses
+
+
+V, P = 11, 16
+
+
+def small_gpt():
+    mp.manual_seed(0)
+    return FP64.cast(models.GPT(V, P, 8, 2, 2)).eval()
+
+
+def tokens(*shape):
+    return mp.tensor(rng().integers(0, V, shape))
+
+
+def test_starts_as_gpt_2():
+    mp.manual_seed(0)
+    model = models.GPT(200, 100, 64, 8, 4)
+    spread = {name: float(host(p.array).std()) for name, p in model.named_parameters()}
+    for name, expected in (("wte.weight", 0.02), ("wpe.weight", 0.01), ("h.3.self_attn.in_proj_weight", 0.02)):
+        assert spread[name] == pytest.approx(expected, rel=0.05)
+    for name in ("h.0.self_attn.out_proj.weight", "h.7.linear2.weight"):
+        assert spread[name] == pytest.approx(0.02 / 4, rel=0.05)
+    assert "lm_head.weight" not in model.state_dict()
+
+
+def test_the_past_does_not_see_the_future():
+    model, x = small_gpt(), host(tokens(2, 9).array)
+    y = model(mp.tensor(x)).numpy()
+    x[:, 5:] = (x[:, 5:] + 1) % V
+    other = model(mp.tensor(x)).numpy()
+    np.testing.assert_array_equal(other[:, :5], y[:, :5])
+    assert (np.abs(other[:, 5:] - y[:, 5:]).max(-1) > 1e-6).all()
+
+
+def test_generating_is_as_reading_all_of_it_again():
+    """Also of more than P tokens: it goes on from the last."""
+    model, start = small_gpt(), tokens(2, 3)
+    x = start
+    for _ in range(20):
+        x = ops.cat([x, model(x[:, -P:]).argmax(-1)[:, -1:]], 1)
+    np.testing.assert_array_equal(model.generate(start, 20, temperature=0).numpy(), x.numpy())
+
+
+@pytest.mark.parametrize(("attention", "layers"), [("bahdanau", 3), ("luong", 2)])
+def test_nmt_word_by_word_is_as_all_at_once(attention, layers):
+    mp.manual_seed(0)
+    model = FP64.cast(models.NMT(20, 15, 8, layers, attention=attention))
+    source, target = mp.tensor(rng().integers(4, 20, (6, 3))), mp.tensor(rng(1).integers(4, 15, (5, 3)))
+    logits = model(source, [6, 2, 4], target)
+    state = model.encode(source, [6, 2, 4])
+    for t in range(5):
+        log_p, state = model.step(host(target.array)[t], state)
+        np.testing.assert_allclose(log_p, ops.log_softmax(logits[t], 1).numpy(), atol=1e-6)  # FP32
+
+
+def test_more_padding_changes_no_gradient_of_deep_speech_2():
+    """Nor the running statistics: batch norm counts the frames that utterances have."""
+    results = []
+    for more in (0, 9):
+        mp.manual_seed(0)
+        model = FP64.cast(models.DeepSpeech2(5, bands=9, context=3, scale=models.Scale(width=1 / 320)))
+        x = np.full((3, 20 + more, 9), np.nan)
+        for i, n in enumerate((15, 12, 20)):
+            x[i, :n] = randn(n, 9, seed=i)
+        logits, lengths = model(mp.tensor(x), [15, 12, 20])
+        log_p = ops.log_softmax(logits.float(), 2).transpose(0, 1)
+        loss = ops.ctc_loss(log_p, np.array([[1, 2, 3], [4, 4, 0], [2, 0, 0]]), lengths, [3, 2, 1])
+        loss.backward()
+        state = {name: host(value) for name, value in model.state_dict().items()}
+        results.append((loss.item(), state | {name: host(p.grad) for name, p in model.named_parameters()}))
+    (first, one), (second, other) = results
+    assert first == pytest.approx(second, rel=1e-6)
+    for name in one:
+        scale = np.abs(one[name]).max()
+        np.testing.assert_allclose(one[name], other[name], rtol=1e-6, atol=1e-6 * scale, err_msg=name)
