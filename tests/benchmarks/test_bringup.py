@@ -63,9 +63,6 @@ def test_rehearsal(number, tmp_path, monkeypatch, capsys):
         assert json.loads(archive.read(f"call{number}.json")) == read(out / f"call{number}.json")
 
 
-# What the stand-in would do anyway is not the plugin's: whose memory is it, and who filled it?
-
-
 PLANTED = """
 import os, signal, time
 import pytest

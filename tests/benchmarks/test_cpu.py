@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import cpu, machine, ops, steps
+from benchmarks import cpu, ops, steps
 
 
 @pytest.mark.cpu
@@ -44,12 +44,3 @@ def _smaller(a):
 
 
 KERNELS = {(64, 3, 3), (48, 4, 4), (1, 3, 3), (64, 1, 1)}
-
-
-def test_foreign_load(monkeypatch):
-    """Of 8 core seconds in 4 seconds of 2 cores, 5 were this process's; a counter that lags counts at most all."""
-    monkeypatch.setattr(machine.os, "cpu_count", lambda: 2)
-    for busy, own, load in ((108.0, 15.0, 0.375), (150.0, 15.0, 1.0), (100.0, 15.0, 0.0)):
-        seconds = iter([(0.0, 100.0, 10.0), (4.0, busy, own)])
-        monkeypatch.setattr(machine.Machine, "_seconds", staticmethod(lambda it=seconds: next(it)))
-        assert machine.Machine().state()["foreign_load"] == load

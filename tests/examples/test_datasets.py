@@ -32,17 +32,11 @@ LABELS = idx(np.zeros(6, np.uint8))  # 8 bytes of header and 6 labels
 ZIPPED = gzip.compress(LABELS, mtime=0)
 
 
+ENDLESS = struct.pack(">HBB3I", 0, 8, 3, *[2**32 - 1] * 3)
+
+
 @pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"\0\0\x0b\1" + LABELS[4:],
-        LABELS[:-1],
-        LABELS + b"\0",
-        ZIPPED[:-9],
-        ZIPPED[:12] + b"\xff\xff\xff" + ZIPPED[15:],
-        struct.pack(">HBB3I", 0, 8, 3, *[2**32 - 1] * 3),
-    ],
+    "content", [b"", b"\0\0\x0b\1" + LABELS[4:], LABELS[:-1], LABELS + b"\0", ZIPPED[:-9], ENDLESS]
 )
 def test_read_idx_refuses(tmp_path, content):
     (tmp_path / "some-file").write_bytes(content)
@@ -62,10 +56,9 @@ def test_load_idx_folder(tmp_path):
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
     for a, e in zip(load_idx_folder(str(tmp_path)), files.values(), strict=True):
         np.testing.assert_array_equal(a, e)
-    for labels, match in ((np.zeros(29), "30 images and 29 labels"), (np.full(30, 26), "no labels of 0 to 9")):
-        (tmp_path / "train-labels.idx1-ubyte.gz").write_bytes(idx(labels.astype(np.uint8)))
-        with pytest.raises(ValueError, match=match):
-            load_idx_folder(str(tmp_path))
+    (tmp_path / "train-labels.idx1-ubyte.gz").write_bytes(idx(np.zeros(29, np.uint8)))
+    with pytest.raises(ValueError, match="30 images and 29 labels"):
+        load_idx_folder(str(tmp_path))
 
 
 def test_the_digits_are_those_that_figures_were_made_with():

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-import tinymp as mp
 from examples import paper
 from examples.paper import speech
 from examples.paper.utterances import BANDS, Corpus, Utterance
@@ -45,23 +44,3 @@ def test_it_learns_and_reports(corpus, tmp_path, capsys):
         assert run["score"] == run["held-out CER"] < 0.2
     assert (tmp_path / "alignment.png").exists()
     assert json.loads((tmp_path / "report.json").read_text())["settings"]["language"] == "english"
-
-
-def test_what_is_heard(corpus):
-    """Repetitions are merged, blanks are dropped; what lies beyond the length is not heard. In any order."""
-    classes = [[0, 2, 2, 0, 2, 3, 1], [3, 3, 1, 1, 2, 2, 2]]
-    logits = mp.tensor(np.eye(4, dtype="float32")[classes])
-
-    class Model:
-        def parameters(self):
-            return iter([mp.tensor([0.0])])
-
-        def __call__(self, frames, lengths):
-            return logits, np.array([7, 4])
-
-    work = speech.Speech(batch=4)
-    assert work.heard(Model(), corpus.held_out[:2]) == ["aab ", "b "]
-    mp.manual_seed(0)
-    model = work.model().eval()
-    with mp.no_grad(), mp.use(mp.FP32):
-        assert work.heard(model, corpus.held_out) == [work.heard(model, [one])[0] for one in corpus.held_out]

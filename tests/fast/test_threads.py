@@ -110,21 +110,3 @@ def test_an_interrupt_leaves_blas_its_threads():
             assert threads._get() == threads.count() == 2 and not threads._sharing, line
     assert 30 < line < 99
     assert {blas for _, blas in threads.share(who, range(2))} == {1}
-
-
-@pytest.mark.parametrize(
-    ("n", "size", "most", "count", "expected"),
-    [
-        (10, 100, 100, 1, [10]),
-        (10, 100, 40, 1, [4, 4, 2]),
-        (10, 100, 100, 2, [5, 5]),
-        (10, 100, 40, 2, [3, 3, 3, 1]),
-        (3, 300, 1, 2, [1, 1, 1]),
-        (0, 0, 40, 2, []),
-        (5, 0, 0, 2, [5]),
-    ],
-)
-def test_slices(n, size, most, count, expected):
-    found = threads.slices(n, size, most, count)
-    assert [s.stop - s.start for s in found] == expected
-    assert [i for s in found for i in range(s.start, s.stop)] == list(range(n))

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import kept
-from core_alone import GONE, ROOT, SUBPACKAGES, copy, deleted, run
+from core_alone import ROOT, SUBPACKAGES, copy, run
 
 pytestmark = pytest.mark.cpu
 
@@ -54,22 +54,6 @@ def test_it_trains_without(name, tmp_path):
 
 def test_the_tests_of_the_core_run_without_what_can_go():
     assert run(["tests/core/ops/test_softmax.py", "-q", "-n", "0"], SUBPACKAGES) == 0
-
-
-@pytest.mark.parametrize(
-    ("statement", "module"),
-    [
-        ("import tinymp.audit.gone", "tinymp.audit.gone"),
-        ("from tinymp import gone", "tinymp.gone"),
-        ("raise AttributeError('tinymp.summary is not installed here: expected a folder')", "tinymp.summary"),
-        ("import tinymp.other", None),
-    ],
-)
-def test_a_test_is_skipped_only_for_what_was_deleted(statement, module, monkeypatch):
-    monkeypatch.setenv(GONE, "tinymp.gone tinymp.audit.gone")
-    with pytest.raises((ImportError, AttributeError)) as found:
-        exec(statement)
-    assert deleted(found.value) == module
 
 
 def test_without_plugins_and_libraries():

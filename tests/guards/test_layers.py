@@ -93,10 +93,5 @@ def test_private_names_stay_in_their_module(name):
     assert not found, "\n".join(found)
 
 
-def test_a_private_name_would_be_found():
-    source = "class A:\n    _own = 1\n    def f(self, b):\n        return self._inherited, b._own\np._version[0] += 1\n"
-    assert [number for number, _ in foreign(source)] == [5]
-
-
 def test_the_picture_shows_the_imports_of_today():
     assert layers.PICTURE.read_text(encoding="utf-8") == layers.draw(), "run: python -m docs.layers"

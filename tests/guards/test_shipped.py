@@ -31,13 +31,6 @@ def test_every_program_is_listed():
     assert all(f"\n{name} " in f"\n{shipped.overview()}" for name in shipped.EXAMPLES)
 
 
-def test_in_a_checkout_they_lie_beside_the_package():
-    assert shipped.home("examples") == ROOT and shipped.examples_home() == str(ROOT)
-    assert shipped.command("cnn") == "python -m examples.cnn"
-    with pytest.raises(ModuleNotFoundError, match=r"^nothing: expected a folder .*nothing, which is missing: pip inst"):
-        shipped.home("nothing")
-
-
 def built(what, source, out):
     done = subprocess.run([sys.executable, "-c", BUILD, what, str(out)], cwd=source, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

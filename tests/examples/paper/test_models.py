@@ -186,3 +186,18 @@ def test_more_padding_changes_no_gradient_of_deep_speech_2():
     for name in one:
         scale = np.abs(one[name]).max()
         np.testing.assert_allclose(one[name], other[name], rtol=1e-6, atol=1e-6 * scale, err_msg=name)
+
+
+def test_a_wider_beam_finds_what_greedy_misses():
+    """The best first token leads nowhere: 0.4 * 1 is more than 0.6 * 0.5."""
+    after = {0: [0, 0.6, 0.4, 0], 1: [0.25, 0.25, 0, 0.5], 2: [0, 0, 0, 1]}
+
+    def step(tokens, state):
+        with np.errstate(divide="ignore"):
+            return np.log([after[t] for t in tokens.tolist()]), state
+
+    assert models.beam_search(step, (), [0], end=3, max_length=4, beam_size=1)[0][0].tokens == [1]
+    best, second = models.beam_search(step, (), [0], end=3, max_length=4, beam_size=2)[0]
+    assert (best.tokens, second.tokens) == ([2], [1])
+    assert np.exp(best.log_probability) == pytest.approx(0.4)
+    assert best.score == pytest.approx(np.log(0.4) / (7 / 6) ** 0.6)
