@@ -1,10 +1,13 @@
 """The benchmark runs on few repetitions; how fast is not a test's business."""
 
 import json
+import os
+import shutil
+import sys
 
 import pytest
 
-from benchmarks import cpu, ops, steps
+from benchmarks import cpu, ops, parallel, steps
 
 
 @pytest.mark.cpu
@@ -44,3 +47,20 @@ def _smaller(a):
 
 
 KERNELS = {(64, 3, 3), (48, 4, 4), (1, 3, 3), (64, 1, 1)}
+
+
+@pytest.mark.cpu
+def test_parallel(tmp_path, capsys):
+    pytest.importorskip("mpi4py", exc_type=ImportError)
+    if not shutil.which("mpiexec", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])):
+        pytest.skip("no mpiexec (the extra dev)")
+    parallel.main(["--quick", "--processes", "2", "--out", str(tmp_path / "p.json")])
+    out, found = capsys.readouterr().out, json.loads((tmp_path / "p.json").read_text())
+    assert "KiB sent" in out and "mixed, sent in FP16" in out
+    two = found["measured"]["2"]
+    for case in ("strong", "small", "weak"):
+        assert two["mixed, sent in FP32"][case]["sent"] == two["FP32"][case]["sent"] == 4 * 421_738
+        assert two["mixed, sent in FP16"][case]["sent"] == 2 * 421_738 + 2 * 192
+        assert all(0 < two[name][case]["waited"] < two[name][case]["ms"] for name in parallel.POLICIES)
+    with pytest.raises(SystemExit):
+        parallel.main(["--processes", "1"])

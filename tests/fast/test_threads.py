@@ -40,19 +40,6 @@ def test_two_threads_share_in_order():
     assert threads._get() == threads.count() == 2
 
 
-def alone(_):
-    return threading.get_ident()
-
-
-def test_an_observer_hears_everything_from_one_thread():
-    class Listener(mp.Observer):
-        def rounded(self, x, y):
-            pass
-
-    with mp.observe(Listener()):
-        assert set(threads.share(alone, range(4))) == {threading.get_ident()}
-
-
 def test_helpers_follow_the_policy_and_the_op():
     def seen(_):
         met.wait(5)
