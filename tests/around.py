@@ -49,9 +49,7 @@ def an_optimizer(d: Dice) -> Any:
 
 
 def a_scaler(d: Dice) -> Any:
-    return d.random.choice((
-        optim.DynamicLossScaler, optim.NoLossScaler, lambda: optim.StaticLossScaler(8.0),
-    ))()  # fmt: skip
+    return d.random.choice((optim.DynamicLossScaler, optim.NoLossScaler, lambda: optim.StaticLossScaler(8.0)))()
 
 
 def a_schedule(d: Dice) -> Any:

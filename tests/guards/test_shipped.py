@@ -77,21 +77,16 @@ def test_a_wheel_has_all_that_runs(sdist, site):
     assert {name.partition("/")[0] for name in there if ".dist-info/" not in name} == {"tinymp"}
     copy = sdist.parent / "copy"
     package = {f"tinymp/{name}" for name in below(copy / "tinymp", "*.py", "*.cu", "*.cuh", "*.jinja", "py.typed")}
-    share = {
-        f"examples/{name}" for name in below(copy / "examples", "*.py", "*.mplstyle", "*.npz")
-    }  # no executed notebook
+    examples = below(copy / "examples", "*.py", "*.mplstyle", "*.npz")  # no executed notebook
+    share = {f"examples/{name}" for name in examples}
     share |= {f"course/{name}" for name in below(copy / "course", "*")}
     assert package <= there and below(site / "tinymp" / "share", "*") == share
 
 
-def tinymp(site, folder, *arguments):
-    environment = os.environ | {"PYTHONPATH": str(site)}
-    command = [sys.executable, "-m", "tinymp", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-
-
 def test_an_example_of_a_wheel_runs_and_an_audit_names_its_lines(site, tmp_path):
-    done = tinymp(site, tmp_path, "audit", "-m", "examples.cnn", "--steps", "1")
+    command = [sys.executable, "-m", "tinymp", "audit", "-m", "examples.cnn", "--steps", "1"]
+    environment = os.environ | {"PYTHONPATH": str(site)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "runs" / "cnn" / "report.json").read_text())["runs"].keys() == {"fp32", "mixed"}
     ledger = json.loads((tmp_path / "runs" / "audit" / "examples.cnn" / "audit.json").read_text())["ledger"]
