@@ -2,8 +2,6 @@
 
     python -m tests.four_programs                    in the environment that tests/guards/test_bits.py holds
     python -m tests.four_programs --here             in yours: your BLAS kernels and threads, your NumPy's vectors
-    python -m tests.four_programs --without numkong  as where NumKong is not installed
-    python -m tests.four_programs --definitions      without the fast paths of ops
 
 The programs are README's loop, a CNN on MNIST's digits, an LSTM language model and a DCGAN. They use tinymp's public
 interface only and convert by `numpy()`, `item()` and `state_dict()`, so that the same text runs on every version.

@@ -19,14 +19,6 @@ def idx(array):
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
-@pytest.mark.parametrize(("name", "pack"), [("a-idx-ubyte", gzip.compress), ("a.gz", bytes)])  # a name may lie
-@pytest.mark.parametrize("shape", [(2, 3, 4), (0, 28, 28)])
-def test_read_idx(tmp_path, shape, name, pack):
-    array = np.arange(np.prod(shape)).reshape(shape).astype("uint8")
-    (tmp_path / name).write_bytes(pack(idx(array)))
-    np.testing.assert_array_equal(read_idx(tmp_path / name), array)
-
-
 LABELS = idx(np.zeros(6, np.uint8))  # 8 bytes of header and 6 labels
 ZIPPED = gzip.compress(LABELS, mtime=0)
 
