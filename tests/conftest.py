@@ -29,7 +29,6 @@ import core_alone
 if core_alone.GONE in os.environ:  # these are tests of a copy of the package, in which something is missing
     core_alone.only_from(os.getcwd())
 
-# What brings each module that not all tests need: an extra of pyproject.toml.
 EXTRA = {
     module: extra
     for extra, modules in {

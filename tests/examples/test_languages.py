@@ -1,8 +1,8 @@
 """GPT, speech and translation, tiny: what they print, write and learn; the data of speech and of translation."""
 
+import functools
 import json
 import math
-import re
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from examples import paper
 from examples.paper import gpt_audit, speech, translation, verses
 from examples.paper import train_gpt as gpt
-from examples.paper.utterances import BANDS, HELD_OUT, LANGUAGES, VOICES, Corpus, Utterance, synthesised
+from examples.paper.utterances import BANDS, HELD_OUT, LANGUAGES, VOICES, synthesised
 from oracle import rng
 
 pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("undrawn")]
@@ -44,38 +44,26 @@ def test_it_learns_and_writes_and_is_audited(rhyme, capsys):
     assert "residual stream changed nothing" in said and (out / "audit.png").exists()
 
 
-CHIRPS = ["ab", "aab", "ba b", "bba"]
-
-
-def chirp(text, seed):
-    """An utterance in which each character is 8 frames of noise in a band of its own."""
-    noise = np.random.default_rng(seed).normal(0, 0.3, (8 * len(text), BANDS))
-    for i, c in enumerate(text):
-        noise[8 * i : 8 * i + 6, 10 + 20 * " ab".index(c) :][:, :10] += 3
-    return Utterance(noise.astype(np.float32), text, f"voice {seed}")
-
-
-@pytest.fixture
-def corpus(monkeypatch):
-    some = [chirp(CHIRPS[i % 4], i) for i in range(12)]
-    corpus = Corpus("Chirps", some[:8], some[8:], " ab")
-    monkeypatch.setattr(speech, "read", lambda language: corpus)
-    monkeypatch.setattr(speech, "SCALE", paper.Scale(width=1 / 320, depth=1 / 3))
-    monkeypatch.setattr(speech, "WARP", 0.01)
-    return corpus
-
-
-def test_it_learns_to_hear(corpus, tmp_path, capsys):
-    pytest.importorskip("jiwer")  # without it the program ends, and says what to install
-    runs = speech.main([*["--device", "cpu", "--steps", "25", "--batch", "4", "--lr", "0.2", "--out"], str(tmp_path)])
+def test_it_hears(tmp_path, monkeypatch, capsys):
+    for name in ("espeakng_loader", "jiwer"):  # without them the program ends, and says what to install
+        pytest.importorskip(name)
+    few = {"TRAINING": 8, "HELD_OUT": 4, "SCALE": paper.Scale(width=1 / 320, depth=1 / 3)}
+    for name, value in (few | {"read": functools.cache(speech.read.__wrapped__)}).items():
+        monkeypatch.setattr(speech, name, value)
+    runs = speech.main(["--device", "cpu", "--steps", "2", "--batch", "4", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
-    for row in ("held-out CER", "held-out WER", "utterances per second", "said   ab  (voice 8)", "mixed  "):
+    for row in (
+        "held-out CER",
+        "held-out WER",
+        "utterances per second",
+        "8 utterances to learn from",
+        "said  ",
+        "mixed  ",
+    ):
         assert row in printed
-    assert "Chirps: 8 utterances to learn from, 0 minutes, 4 held out, 3 characters." in printed
-    for run in runs.values():
-        assert run["score"] == run["held-out CER"] < 0.2
+    assert runs["mixed"]["curve"][0] == pytest.approx(runs["fp32"]["curve"][0], rel=1e-2)
+    assert all(run["score"] == run["held-out CER"] > 0 for run in runs.values())
     assert (tmp_path / "alignment.png").exists()
-    assert json.loads((tmp_path / "report.json").read_text())["settings"]["language"] == "english"
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -90,10 +78,7 @@ def test_synthesised_speech(language):
         for frames, text, voice in part:
             dialect, timbre = voice.split("+")
             assert dialect in LANGUAGES[language].dialects and timbre in voices.split()
-            assert 30 < len(frames) < 400 and frames.shape[1] == BANDS and np.isfinite(frames).all()
-            assert re.fullmatch("[a-z ]+" if language == "english" else "[一-鿿]+", text)
-    again = synthesised(language, 12, 6)
-    assert all(np.array_equal(a.frames, b.frames) for a, b in zip(corpus.training, again.training))
+            assert text and frames.shape[1] == BANDS and np.isfinite(frames).all()
 
 
 WORDS = dict(
@@ -141,13 +126,3 @@ def test_no_held_out_sentence_was_learned_from(monkeypatch):
         learned = {tuple(pair[side]) for pair in corpus.training}
         assert not learned & {tuple(pair[side]) for pair in corpus.held_out}
     assert corpus.target.words[:5] == ["<pad>", "<unk>", "<s>", "</s>", "."]
-
-
-def test_parts():
-    verse = "Let there be light: and there was light.", "Que la lumière soit! Et la lumière fut."
-    both = [
-        (["let", "there", "be", "light", ":"], ["que", "la", "lumière", "soit", "!"]),
-        (["and", "there", "was", "light", "."], ["et", "la", "lumière", "fut", "."]),
-    ]
-    assert list(verses.parts(*verse, 4)) == both
-    assert list(verses.parts(*verse, 3)) == list(verses.parts("one", "un deux trois", 9)) == []

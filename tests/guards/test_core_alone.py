@@ -1,14 +1,12 @@
 """The core stands alone: copied without any of its subpackages, it imports and trains, and finds nothing elsewhere."""
 
 import os
-import pathlib
 import re
 import subprocess
 import sys
 
 import pytest
 
-import kept
 from core_alone import ROOT, SUBPACKAGES, copy, run
 
 pytestmark = pytest.mark.cpu
@@ -69,11 +67,3 @@ def test_without_plugins_and_libraries():
     assert "matplotlib is not installed (the extra test)" in done.stdout  # what one test calls imports it
     assert re.search(r"^skipped for want of an extra: test \([2-9]\d*\)$", done.stdout, re.M)
     assert " passed" in done.stdout
-
-
-def test_a_file_is_kept_until_what_it_depends_on_changes(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "folder", lambda: tmp_path)
-    made = [kept.kept("name.txt", on, pathlib.Path.touch) for on in ("ab", "ab", ("ab",), "ac")]
-    assert made[0] == made[1] and len(set(made)) == 3 == len(list(tmp_path.iterdir()))
-    again = kept.kept("name.txt", "ab", lambda path: path.write_text("made again"))
-    assert again.read_text() == ""

@@ -101,9 +101,7 @@ def test_small_ones_learn(network):
     optimizer, scaler = optim.Adam(model.parameters(), 2e-3), optim.DynamicLossScaler(2.0**10)
     losses = []
     with mp.use(policy):
-        for _ in range(18):
-            if len(losses) > 2 and max(losses[-3:]) < 0.4 * losses[0]:
-                break
+        for _ in range(12):
             loss = models.loss(model(images), labels)
             losses.append(loss.item())
             scaler.scale(loss).backward()
@@ -121,23 +119,8 @@ def small_gpt():
     return FP64.cast(models.GPT(V, P, 8, 2, 2)).eval()
 
 
-def tokens(*shape):
-    return mp.tensor(rng().integers(0, V, shape))
-
-
-def test_starts_as_gpt_2():
-    mp.manual_seed(0)
-    model = models.GPT(200, 100, 64, 8, 4)
-    spread = {name: float(host(p.array).std()) for name, p in model.named_parameters()}
-    for name, expected in (("wte.weight", 0.02), ("wpe.weight", 0.01), ("h.3.self_attn.in_proj_weight", 0.02)):
-        assert spread[name] == pytest.approx(expected, rel=0.05)
-    for name in ("h.0.self_attn.out_proj.weight", "h.7.linear2.weight"):
-        assert spread[name] == pytest.approx(0.02 / 4, rel=0.05)
-    assert "lm_head.weight" not in model.state_dict()
-
-
 def test_the_past_does_not_see_the_future():
-    model, x = small_gpt(), host(tokens(2, 9).array)
+    model, x = small_gpt(), rng().integers(0, V, (2, 9))
     y = model(mp.tensor(x)).numpy()
     x[:, 5:] = (x[:, 5:] + 1) % V
     other = model(mp.tensor(x)).numpy()
@@ -147,7 +130,7 @@ def test_the_past_does_not_see_the_future():
 
 def test_generating_is_as_reading_all_of_it_again():
     """Also of more than P tokens: it goes on from the last."""
-    model, start = small_gpt(), tokens(2, 3)
+    model, start = small_gpt(), mp.tensor(rng().integers(0, V, (2, 3)))
     x = start
     for _ in range(20):
         x = ops.cat([x, model(x[:, -P:]).argmax(-1)[:, -1:]], 1)
