@@ -83,10 +83,6 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(name, kept, tmp_path, capsys):
     with pytest.raises(SystemExit):
         kept(*options, "--seed", 1, "--lr", "0.1", "--resume")
     assert "had seed 0, not 1, lr 0.002, not 0.1" in capsys.readouterr().err
-    path.write_bytes(path.read_bytes()[:-1] + b"!")
-    with pytest.raises(SystemExit):
-        kept(*options, "--resume")
-    assert "mixed.safetensors is not as it was written" in capsys.readouterr().err
 
 
 def test_of_a_run_that_diverges_the_last_good_state_is_kept(kept, tmp_path, monkeypatch, capsys):

@@ -27,7 +27,6 @@ def test_report(name, small, tmp_path, capsys, monkeypatch):
     assert re.search(r"^weights, KiB +\d+ +\d+ +0\.5\d$", printed, re.M)
     written = json.loads((out / "report.json").read_text("utf-8"))
     assert written["runs"].keys() == runs.keys() == {"fp32", "mixed"} and written["settings"]["steps"] == 4
-    assert written["environment"]["backend"].startswith("cpu")
     assert name == "cnn" or (out / "report.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     fp32, mixed = written["runs"]["fp32"], written["runs"]["mixed"]
     for run in (fp32, mixed):
@@ -37,7 +36,6 @@ def test_report(name, small, tmp_path, capsys, monkeypatch):
     for role in ("weights", "gradients", "activations"):
         assert mixed["bytes"][role] <= 0.56 * fp32["bytes"][role], role
     assert fp32["bytes"]["masters"] == 0 < mixed["bytes"]["masters"] <= fp32["bytes"]["weights"]
-    assert mixed["bytes"]["optimizer"] == fp32["bytes"]["optimizer"]
     # the same start and the same batches: before rounding sets in, the losses agree
     assert mixed["curve"][0] == pytest.approx(fp32["curve"][0], rel=1e-2)
     assert mixed["loss_scale"] > 1 == fp32["loss_scale"]

@@ -16,8 +16,7 @@ KNOWN = {
 }  # LossScaler.load_state_dict of {..., "history": "sum"}: "not enough values to unpack" should name what it is
 
 
-# hypothesis has the collector call a function of its own. Where memory is limited, an allocation in it may fail, of
-# which Python can only warn
+# hypothesis has the collector call a function of its own, in which an allocation may fail: Python can only warn
 in_limited_memory = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
