@@ -5,8 +5,8 @@
     pytest --backend cuda-on-cpu  on the stand-in for a GPU: slow; fails_on_stand_in.txt lists what fails
     pytest --order 3              its streams do their work at random moments in a random order, of seed 3
 
-Tests marked `cpu` make their tensors on the CPU under every backend. Tests of what needs a library that is not installed
-are skipped: pytest, NumPy and tqdm (and CuPy for a GPU) are enough to run the others.
+Tests marked `cpu` make their tensors on the CPU under every backend. Tests of what needs a library that is missing are
+skipped: pytest, NumPy and tqdm (and CuPy for a GPU) are enough to run the others.
 """
 
 import contextlib
