@@ -2,7 +2,6 @@
 
 import json
 import math
-from unittest import mock
 
 import pytest
 
@@ -23,14 +22,15 @@ def _stand_in(request, once):
 
 @pytest.mark.usefixtures("_stand_in")
 @pytest.mark.parametrize("section", gpu.SECTIONS)
-def test_section(section, capsys):
+def test_section(section, monkeypatch, capsys):
     report, every = Report(), gpu.workloads(tiny=True)
-    some = mock.patch.object(gpu, "workloads", return_value={"CNN": every["CNN"]})
-    with some, device("cuda-on-cpu"):
+    monkeypatch.setattr(gpu, "workloads", lambda tiny: {"CNN": every["CNN"]})
+    monkeypatch.setattr(gpu, "files", lambda: ["conv"])
+    with device("cuda-on-cpu"):
         gpu.SECTIONS[section](timing.Bench(report, True, False, 60))
     cases = [case for some in report.cases.values() for case in some]
     assert not report.failed, [case for case in [*report.rows, *cases] if case.get("error")]
-    assert len(report.rows) + len(cases) >= 2
+    assert report.rows or cases
     assert all(math.isfinite(row["value"]) for row in report.rows)
     assert all((row["reached"] is None) == (row["target"] == "") for row in report.rows)
     printed = capsys.readouterr().out
