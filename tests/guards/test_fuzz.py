@@ -11,7 +11,7 @@ import tinymp as mp
 from tinymp import ops
 
 pytestmark = pytest.mark.cpu
-# Calls whose errors do not yet say what is wrong: LossScaler's state with "history": "sum"; Transformer's custom_encoder=2
+# Calls whose errors are unclear as yet: LossScaler's state with "history": "sum"; Transformer's custom_encoder=2
 KNOWN = {(0, 1449), (1, 84)}
 
 
