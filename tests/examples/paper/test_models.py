@@ -108,7 +108,7 @@ def test_small_ones_learn(network):
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-    assert max(losses[-3:]) < 0.4 * losses[0], losses
+    assert max(losses[-3:]) < 0.6 * losses[0], losses
 
 
 V, P = 11, 16
