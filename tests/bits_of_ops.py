@@ -25,19 +25,9 @@ CALLS = {**calls.CALLS, **{f"{name}, too": call for name, call in calls.OTHERS.i
 LARGER = {1: 49, 2: 49, 3: 17}
 
 
-def run(names=CALLS, dtype="float32", larger=True, images=None, images_last=False):
-    """name: what its call computed, or the error. images: only so many of the first tensor's first axis, and of those
-    that are as long. images_last: the first axis is the fastest in memory, as behind a convolution.
-    """
-    found = {}
-    for name in names:
-        times = LARGER.get(_most_axes(CALLS[name]), 5) if larger else 1
-        try:
-            found[name] = _run(CALLS[name], times, dtype, images, images_last)
-        except (ValueError, IndexError):
-            if images is None and not images_last:
-                raise  # else an index outside of the one image, a variance of one, or a view of another memory order
-    return found
+def run(names=CALLS):
+    """name: what its call computed: for each forward and backward the op, the place of its forward, and the bits."""
+    return {name: _run(CALLS[name], LARGER.get(_most_axes(CALLS[name]), 5)) for name in names}
 
 
 def _most_axes(call):
@@ -47,37 +37,20 @@ def _most_axes(call):
     return max(axes)
 
 
-def _run(call, times, dtype, images, images_last):
-    """How long the first axis was, and for each forward and backward: the op, the place of its forward, the bits of its
-    inputs and of its outputs.
-    """
-    ran, forwards, lengths = [], {}, []
+def _run(call, times):
+    ran, forwards = [], {}
 
     def look(phase, op, inputs, outputs):
         before, _ = forwards.setdefault(id(op), (len(ran), op))  # which keeps the op, and its id
         ran.append((f"{type(op).__module__}.{type(op).__qualname__}", before, *map(_bits, (inputs, outputs))))
 
-    def tensor(values, **options):
-        values = np.asarray(values)
-        lengths.append(len(values))
-        values = values[:images] if len(values) == lengths[0] else values
-        values = values.astype("float32") if values.dtype == "float64" else values  # as tensors of lists are
-        return _in_memory(values, images_last, **options)
-
     mp.manual_seed(0)
-    with _tensors_made_by(tensor, times, dtype), watch(look):
+    with _tensors_made_by(mp.tensor, times, "float32"), watch(look):
         for y in _flat(call())[:2]:
             if isinstance(y, mp.Tensor) and y.requires_grad:
                 dy = np.random.default_rng(1).uniform(-1, 1, y.shape)
-                y.backward(_in_memory(dy.astype(y.dtype), images_last), retain_graph=True)
-    return lengths[0], ran
-
-
-def _in_memory(values, images_last, **options):
-    """A tensor of NumPy's values."""
-    if not images_last or values.ndim < 2:
-        return mp.tensor(values, **options)
-    return mp.tensor(np.moveaxis(values, 0, -1), **options).permute(-1, *range(values.ndim - 1))
+                y.backward(mp.tensor(dy.astype(y.dtype)), retain_graph=True)
+    return ran
 
 
 @contextlib.contextmanager
@@ -95,36 +68,23 @@ def _flat(y):
 
 
 def _bits(values):
-    """The shape of each array, a hash of all of it, and one of its first image."""
+    """The shape of each array, and a hash of it."""
     found = []
     for x in values:
         x = x.array if isinstance(x, mp.Tensor) else x
         x = backend.of(x).to_numpy(x) if hasattr(x, "dtype") else np.asarray(repr(x))
-        found.append((x.shape, *[hashlib.sha1(part.tobytes()).digest() for part in (x, x[:1] if x.ndim else x)]))
+        found.append((x.shape, hashlib.sha1(x.tobytes()).digest()))
     return found
 
 
-def differing(a, b, one_image=False):
-    """The ops of two runs that computed different bits of the same, and their calls. one_image: b had only one, and
-    what has no axis for images is not compared.
-    """
+def differing(a, b):
+    """The ops of two runs that computed other bits of the same, and their calls."""
     found = set()
     for name in a.keys() & b.keys():
-        (n, ran), (_, others) = a[name], b[name]
-
-        def first(x, y, n=n):
-            return x[0][:1] == (n,) and y[0] == (1, *x[0][1:])
-
-        def same(x, y, first=first):
-            return x == y or (one_image and first(x, y) and x[2] == y[2])
-
         agree: list[bool] = []
-        for (op, before, inputs, outputs), (other, _, *more) in zip(ran, others):
-            if op != other or len(outputs) != len(more[1]):  # `split` in fewer parts
-                break
-            given = all(map(same, inputs, more[0])) and all(agree[before : before + 1])
-            pairs = [pair for pair in zip(outputs, more[1]) if not one_image or first(*pair)]
-            agree.append(given and all(same(*pair) for pair in pairs))
+        for (op, before, inputs, outputs), (_, _, *others) in zip(a[name], b[name], strict=True):
+            given = inputs == others[0] and all(agree[before : before + 1])
+            agree.append(given and outputs == others[1])
             if given and not agree[-1]:
                 found.add((op, name))
     return found

@@ -5,9 +5,8 @@
     pytest --backend cuda-on-cpu  on the stand-in for a GPU: slow; fails_on_stand_in.txt lists what fails
     pytest --order 3              its streams do their work at random moments in a random order, of seed 3
 
-Tests marked `cpu` make their tensors on the CPU under every backend: they are about NumPy's arrays, or about values
-that only the CPU promises. Tests of what needs a library that is not installed are skipped: pytest, NumPy and tqdm (and
-CuPy for a GPU) are enough to run the others.
+Tests marked `cpu` make their tensors on the CPU under every backend. Tests of what needs a library that is missing are
+skipped: pytest, NumPy and tqdm (and CuPy for a GPU) are enough to run the others.
 """
 
 import contextlib
@@ -29,7 +28,6 @@ import core_alone
 if core_alone.GONE in os.environ:  # these are tests of a copy of the package, in which something is missing
     core_alone.only_from(os.getcwd())
 
-# What brings each module that not all tests need: an extra of pyproject.toml.
 EXTRA = {
     module: extra
     for extra, modules in {

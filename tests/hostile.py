@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import enum
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +11,6 @@ import numpy as np
 import around
 import tinymp as mp
 from tinymp import data, nn, ops, optim, parallel
-from tinymp.backend.extras import Held
 
 MAKERS: dict[str, Callable[[], Any]] = {
     "x": lambda: mp.ones(2, 3),
@@ -27,16 +23,12 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "image": lambda: mp.ones(1, 2, 4, 4),
     "kernel1": lambda: mp.ones(2, 2, 3),
     "kernel": lambda: mp.ones(2, 2, 3, 3),
-    "frames": lambda: mp.zeros(3, 1, 4),
-    "boxes": lambda: mp.tensor([[0.0, 0, 1, 1], [0, 0, 2, 2]]),
     "p": lambda: nn.Parameter(np.ones((2, 2), "float32")),
     "q": lambda: nn.Parameter([1.0]),
     "frozen": lambda: nn.Parameter([1.0], requires_grad=False),
     "scaled": lambda: _with_gradients(scale=8.0),
     "model": around.a_model,
     "state": lambda: around.a_model().state_dict(),
-    "encoder_layer": lambda: nn.TransformerEncoderLayer(3, 1, 8),
-    "decoder_layer": lambda: nn.TransformerDecoderLayer(3, 1, 8),
     "sgd": lambda: optim.SGD(_with_gradients(), 0.1),
     "sgd_scaled": lambda: optim.SGD(_with_gradients(scale=8.0), 0.1),
     "sgd_partly": lambda: optim.SGD([*_with_gradients(), nn.Parameter([1.0])], 0.1),
@@ -45,7 +37,6 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "scaler": optim.DynamicLossScaler,
     "loader": lambda: data.DataLoader([1, 2]),
     "group": parallel.Group,
-    "ddp": lambda: parallel.DistributedDataParallel(around.a_model(), parallel.Group()),
     "kept": lambda: mp.Checkpointer("runs", model=around.a_model()),
 }
 
@@ -95,90 +86,3 @@ def _fixed() -> dict[str, Any]:
 def names() -> Names:
     """New ones for each call, which may change them."""
     return Names(_fixed())
-
-
-# ---------------------------------------------------------------------------------------------- what has to be called
-
-HOMES = {
-    "ops": ops,
-    "nn": nn,
-    "init": nn.init,
-    "optim": optim,
-    "data": data,
-    "parallel": parallel,
-    "mp": mp,
-}
-
-
-@functools.cache
-def public() -> dict[str, Any]:
-    """Everything public that can be called with arguments, by name: functions, classes, and what classes add to the
-    classes that they are made from. Operators of Tensor, too.
-    """
-    found: dict[str, Any] = {}
-    seen: set[int] = set()
-
-    def add(name: str, x: Any) -> None:
-        if id(x) not in seen and inspect.signature(x).parameters.keys() - {"self"}:
-            seen.add(id(x))
-            found[name] = x
-
-    for home, module in HOMES.items():
-        for name, x in around.members(module):
-            own = str(getattr(x, "__module__", "")).startswith(module.__name__) or name in getattr(
-                module, "__all__", ()
-            )
-            if name.startswith("_") or not own or isinstance(x, type(mp)) or not callable(x):
-                continue
-            if inspect.isfunction(x):
-                add(f"{home}.{name}", x)
-                continue
-            if inspect.isclass(x) and not issubclass(x, enum.Enum):
-                add(f"{home}.{name}", x)
-                for cls in x.__mro__:
-                    for method, f in vars(cls).items() if cls.__module__.startswith("tinymp") else ():
-                        f = getattr(cls, method) if isinstance(f, Held) else f
-                        f = getattr(f, "__func__", f)  # of a static or class method
-                        if inspect.isfunction(f) and is_public(cls, method):
-                            add(f"{cls.__name__}.{method}", f)
-    return found
-
-
-def is_public(cls: type, method: str) -> bool:
-    """Whether users call a method, by its name or as an operator; `forward` is called by calling the layer."""
-    if cls is mp.Tensor and method in (*OPERATORS.values(), "__getitem__"):
-        return True
-    return not method.startswith("_") and method != "forward"
-
-
-OPERATORS = {
-    **{ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__", ast.Div: "__truediv__", ast.Pow: "__pow__"},
-    **{ast.MatMult: "__matmul__", ast.Eq: "__eq__", ast.NotEq: "__ne__", ast.Lt: "__lt__", ast.LtE: "__le__"},
-    **{ast.Gt: "__gt__", ast.GtE: "__ge__", ast.BitAnd: "__and__", ast.BitOr: "__or__"},
-}
-
-
-def called(call: str, names: Names) -> str:
-    """The name in `public` of what a call of the table calls; empty for the others: float(x), a block."""
-    node: Any = ast.parse(call, mode="eval").body
-    if isinstance(node, (ast.BinOp, ast.Compare)):
-        return f"Tensor.{OPERATORS[type(node.op if isinstance(node, ast.BinOp) else node.ops[0])]}"
-    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "entered":
-        node = node.args[0]
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Call):  # Linear(2, 3)(x)
-        node = node.func
-    subscript = isinstance(node, ast.Subscript)
-    if not subscript and not isinstance(node, ast.Call):
-        return ""
-    x = eval(compile(ast.Expression(node.value if subscript else node.func), "", "eval"), names)
-    if subscript:
-        return "Tensor.__getitem__" if isinstance(x, mp.Tensor) else ""
-    if inspect.ismethod(x):
-        own = x.__self__ if isinstance(x.__self__, type) else type(x.__self__)
-        cls = next(cls for cls in own.__mro__ if x.__name__ in vars(cls))
-        x = x.__func__ if isinstance(vars(cls)[x.__name__], Held) else vars(cls)[x.__name__]
-        x = getattr(x, "__func__", x)
-    elif isinstance(x, nn.Module):
-        x = type(x)
-    x = mp.audit.audit if x is mp.audit else x
-    return next((name for name, y in public().items() if y is x), "")

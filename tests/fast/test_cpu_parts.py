@@ -6,7 +6,7 @@ import pytest
 import tinymp as mp
 from gpu.both_ways import channels_last
 from oracle import host, randn
-from tinymp import fast_path, ops
+from tinymp import fast_path, nn, ops, optim
 from tinymp.fast.cpu import threads
 from tinymp.ops.norm import BatchNorm, Running
 
@@ -51,19 +51,12 @@ def check(monkeypatch, op, *arrays, calls=(1, 1)):
 @pytest.mark.parametrize(
     ("op", "options", "memory"),
     [
-        ("gelu", (), np.asarray),
         ("gelu", ("tanh",), channels_last),
-        ("tanh", (), channels_last),
         ("leaky_relu", (0.2,), np.asarray),
     ],
 )
 def test_functions_of_one_tensor(monkeypatch, op, options, memory):
     check(monkeypatch, lambda x: [getattr(ops, op)(x, *options)], memory(3 * randn(5, 32, 64, 64)))
-
-
-@pytest.mark.parametrize("shape", [((1 << 18) - 1,), (1, 1 << 19)])
-def test_no_parts_where_x_is_small_or_the_slowest_axis_has_none(monkeypatch, shape):
-    check(monkeypatch, lambda x: [ops.tanh(x)], randn(*shape), calls=(0, 0))
 
 
 B, H, L, E = 32, 4, 64, 16  # products so small that BLAS has one thread for each
@@ -78,11 +71,8 @@ SEEN, ADDED = randn(L, L) < 1, randn(B, 1, L, L)
         (QKV, {"is_causal": True}, (1, 1)),
         (QKV, {"dropout_p": 0.2}, (1, 1)),
         ([*QKV, SEEN], {}, (1, 1)),
-        ([*QKV, SEEN[None, None]], {}, (1, 1)),
         ([*QKV, ADDED], {}, (1, 1)),
-        ([*QKV, ADDED[0, 0]], {}, (1, 0)),  # its gradient is a sum over the batch
         ([QKV[0], QKV[1][:1], QKV[2]], {}, (1, 0)),
-        ([QKV[0][0], *QKV[1:]], {}, (0, 0)),
         ([x[:2] for x in QKV], {}, (0, 0)),
     ],
 )
@@ -110,8 +100,27 @@ def test_batch_norm(monkeypatch, affine, tracked, memory):
     check(monkeypatch, batch_norm, x, w if affine else None, b if affine else None)
 
 
-def test_a_batch_norm_of_one_channel_has_no_parts(monkeypatch):
-    def batch_norm(x):
-        return [BatchNorm.apply(x, None, None, eps=1e-5, running=Running(None, None, None, 0.1))]
-
-    check(monkeypatch, batch_norm, randn(1 << 11, 1, 16, 16), calls=(0, 0))
+@pytest.mark.parametrize("memory", [np.asarray, channels_last])
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("state", ["float16", "float32"])
+def test_updates(monkeypatch, state, rounding, memory):
+    """Also of FP16 state that is rounded at random: there, random numbers come in the order of the definition."""
+    policy, before = mp.Policy("OWN", rounding=rounding, state=state), threads._get()
+    found = []
+    for off in ({"updated"}, set()):
+        mp.manual_seed(0)
+        p = policy.cast(nn.Parameter(randn(64, 32, 16, 16).astype("float32")))
+        p.grad, optimizer = memory(randn(64, 32, 16, 16, seed=2).astype("float16")), optim.Adam([p])
+        monkeypatch.setattr(fast_path, "off", off)
+        threads._set(2)
+        for _ in range(2):
+            optimizer.step()
+        found.append(
+            [
+                p.master.tobytes(),
+                p.array.tobytes(),
+                *(v.tobytes() for v in optimizer.state[p].values() if hasattr(v, "shape")),
+            ]
+        )
+    threads._set(before)
+    assert found[0] == found[1]

@@ -1,6 +1,5 @@
 """Work that several threads share gives what one thread gives, and is not shared where its order matters."""
 
-import multiprocessing
 import sys
 import threading
 
@@ -8,8 +7,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import rng
-from tinymp import events, ops, precision
+from tinymp import events, precision
 from tinymp.fast.cpu import threads
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(threads._set is None, reason="another BLAS")]
@@ -42,33 +40,6 @@ def test_two_threads_share_in_order():
     assert threads._get() == threads.count() == 2
 
 
-@pytest.mark.parametrize("items", [[], [7]])
-def test_nothing_to_share(items):
-    assert threads.share(lambda i: (i, threading.get_ident(), threads._get()), items) == [
-        (i, threading.get_ident(), 2) for i in items
-    ]
-
-
-def alone(_):
-    return threading.get_ident()
-
-
-def test_work_within_shared_work_is_not_shared_again():
-    for inner in threads.share(lambda _: (met.wait(5), threads.share(alone, range(3)))[1], range(2)):
-        assert len(set(inner)) <= 2
-    helper = threads.share(lambda _: (met.wait(5), threading.get_ident(), threads._helps.get()), range(2))
-    assert {helps for _, ident, helps in helper if ident != threading.get_ident()} == {True}
-
-
-def test_an_observer_hears_everything_from_one_thread():
-    class Listener(mp.Observer):
-        def rounded(self, x, y):
-            pass
-
-    with mp.observe(Listener()):
-        assert set(threads.share(alone, range(4))) == {threading.get_ident()}
-
-
 def test_helpers_follow_the_policy_and_the_op():
     def seen(_):
         met.wait(5)
@@ -83,9 +54,8 @@ def test_helpers_follow_the_policy_and_the_op():
         threads.share(lambda _: np.exp(np.full(3, 1e3)), range(2))
 
 
-@pytest.mark.parametrize("wrong", [0, 3])
-def test_an_error_is_raised_when_all_have_ended(wrong):
-    running = []
+def test_an_error_is_raised_when_all_have_ended():
+    running, wrong = [], 3
 
     def f(i):
         running.append(i)
@@ -127,61 +97,3 @@ def test_an_interrupt_leaves_blas_its_threads():
             assert threads._get() == threads.count() == 2 and not threads._sharing, line
     assert 30 < line < 99
     assert {blas for _, blas in threads.share(who, range(2))} == {1}
-
-
-def _in_child(connection):
-    connection.send(threads.share(lambda i: i, range(4)))
-
-
-def test_a_fork_has_threads_of_its_own():
-    threads.share(who, range(2))
-    context = multiprocessing.get_context("fork")
-    mine, theirs = context.Pipe()
-    child = context.Process(target=_in_child, args=(theirs,))
-    child.start()
-    assert mine.poll(20) and mine.recv() == [0, 1, 2, 3]
-    child.join()
-
-
-@pytest.mark.parametrize(
-    ("n", "size", "most", "count", "expected"),
-    [
-        (10, 100, 100, 1, [10]),
-        (10, 100, 40, 1, [4, 4, 2]),
-        (10, 100, 100, 2, [5, 5]),
-        (10, 100, 40, 2, [3, 3, 3, 1]),
-        (3, 300, 1, 2, [1, 1, 1]),
-        (0, 0, 40, 2, []),
-        (5, 0, 0, 2, [5]),
-    ],
-)
-def test_slices(n, size, most, count, expected):
-    found = threads.slices(n, size, most, count)
-    assert [s.stop - s.start for s in found] == expected
-    assert [i for s in found for i in range(s.start, s.stop)] == list(range(n))
-
-
-def test_too_little_is_not_handed_over(monkeypatch):
-    monkeypatch.setattr(threads, "LEAST", 60)
-    assert len(threads.slices(10, 100, 1000, 2)) == 1
-    assert len(threads.slices(12, 120, 1000, 2)) == 2
-
-
-NET = {
-    "conv2d": lambda x: ops.conv2d(x, mp.tensor(rng(1).standard_normal((6, 4, 3, 3)).astype("f2"), requires_grad=True)),
-    "depthwise": lambda x: ops.conv2d(x, mp.tensor(rng(1).standard_normal((4, 1, 3, 3)).astype("f2")), groups=4),
-}
-
-
-@pytest.mark.parametrize("name", NET)
-def test_results_are_those_of_one_thread(name):
-    data, found = rng(0).standard_normal((4, 4, 9, 9)).astype("f2"), []
-    for order in (False, True):  # the same slices: only who does them differs
-        x = mp.tensor(data, requires_grad=True)
-        token = threads._helps.set(order)
-        y = NET[name](x)
-        y.backward(mp.tensor(np.full(y.shape, 0.5, "f2")))
-        threads._helps.reset(token)
-        found.append((y.numpy(), x.grad_array))
-    for shared, one in zip(*found):
-        np.testing.assert_array_equal(shared, one)

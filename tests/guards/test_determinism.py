@@ -7,9 +7,8 @@ import pytest
 from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
 import bits_of_ops
-import cuda_on_cpu
 import tinymp as mp
-from determinism import EXACT, KINDS, MACHINES, MORE, RUNS, depends, names
+from determinism import EXACT, KINDS, MORE, RUNS, depends, names
 from docs import layers
 from tinymp.autograd import Op
 from tinymp.fast.cpu import threads
@@ -31,7 +30,8 @@ OPS = {f"{op.__module__}.{op.__qualname__}": op for op in op_classes() if hasatt
 # a hook, two devices, a scaler, processes; a program's own, the outputs of a backward pass
 NOT_CALLED = {"BackwardHook", "Move", "ScaleLoss", "_Call", "_Outputs"}
 
-SHOWN = {"threads": "conv2d", "batch": "sum", "BLAS": "matmul", "NumPy": "exp"}  # where else nothing was measured
+SHOWN = {"threads": "conv2d", "BLAS": "matmul", "NumPy": "exp"}  # where else nothing was measured
+pytestmark = pytest.mark.cpu
 
 
 @pytest.fixture(scope="module")
@@ -44,51 +44,23 @@ def measured():
     found = {"BLAS": bits_of_ops.differing(usual, kernels), "NumPy": bits_of_ops.differing(usual, loops)}
     with bits_of_ops.blas_threads(1) if threads._set else contextlib.nullcontext():
         one = bits_of_ops.run()
-        found["batch"] = bits_of_ops.differing(one, bits_of_ops.run(images=1), one_image=True)
-        many, alone = (bits_of_ops.run(images=n, images_last=True) for n in (None, 1))
-        found["batch"] |= bits_of_ops.differing(many, alone, one_image=True)
     with bits_of_ops.blas_threads(2) if threads._set else contextlib.nullcontext():
         two, again = bits_of_ops.run(), bits_of_ops.run()
     found["threads"], found[""] = bits_of_ops.differing(one, two), bits_of_ops.differing(two, again)
-    found["ran"] = {(op, name) for name, (_, ran) in one.items() for op, *_ in ran}
+    found["ran"] = {(op, name) for name, ran in one.items() for op, *_ in ran}
     return found
 
 
-def broken(differing, device, may):
-    """Those of the ops that differ that do not say so."""
-    return sorted((op, call) for op, call in differing if not {*depends(OPS[op], device)} & {*may})
-
-
-@pytest.mark.cpu
-@pytest.mark.parametrize("changed", ["", "threads", "batch", "BLAS", "NumPy"])
+@pytest.mark.parametrize("changed", ["", "threads", "BLAS", "NumPy"])
 def test_on_a_cpu_bits_depend_on_nothing_that_is_not_declared(measured, changed):
-    assert broken(measured[changed], 0, RUNS if changed == "" else {changed}) == []
+    may = {changed} if changed else RUNS
+    assert sorted((op, call) for op, call in measured[changed] if not {*depends(OPS[op], 0)} & may) == []
     if changed and threads._set and __cpu_features__["AVX2"]:  # the OpenBLAS of NumPy's wheels, on x86-64
         assert SHOWN[changed] in {OPS[op].name for op, _ in measured[changed]}
 
 
-@pytest.mark.cpu
 def test_every_op_is_declared_and_called(measured):
     assert {kind.name for op in OPS.values() for kind in (op.kind, op.gradient) if kind} <= KINDS.keys()
     assert {*" ".join([EXACT, *MORE]).split()} <= {name for op in OPS.values() for name in names(op)}
     called = {op for op, _ in measured["ran"]}
     assert {op.__qualname__ for name, op in OPS.items() if name not in called} == NOT_CALLED
-
-
-def test_on_a_gpu_two_runs_agree_and_what_depends_on_no_gpu_is_the_same_on_an_older_one(gpu, monkeypatch):
-    """The stand-in launches each kernel in two orders of its threads, and fails where they make a difference."""
-    stand_in = hasattr(gpu.xp, "launched")
-
-    def run(seed, names=bits_of_ops.CALLS):
-        with cuda_on_cpu.device.order(seed) if stand_in else contextlib.nullcontext(), mp.device("gpu"):
-            return bits_of_ops.run(names, dtype="float16", larger=False)
-
-    one = run(1)
-    assert broken(bits_of_ops.differing(one, run(2)), 1, RUNS) == []
-    if stand_in:
-        everywhere = [
-            name for name, (_, ran) in one.items() if not any(MACHINES & {*depends(OPS[op], 1)} for op, *_ in ran)
-        ]
-        assert len(everywhere) > 40
-        monkeypatch.setattr(gpu.xp.cuda.Device, "compute_capability", "75")  # without kernels for Tensor Cores
-        assert broken(bits_of_ops.differing(one, run(3, everywhere)), 1, MACHINES) == []

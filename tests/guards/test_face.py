@@ -1,7 +1,8 @@
 """What `import tinymp` brings: the core at once, each other public name when it is first used."""
 
 import importlib
-import pickle
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tinymp as mp
+from tinymp.fast.cpu import blas
 
 pytestmark = pytest.mark.cpu
 HELD = mp._HELD
@@ -52,25 +54,12 @@ for again in range(2):
         mp.audit(every=0)
 
 
-def test_what_is_held_elsewhere_pickles():
-    assert pickle.loads(pickle.dumps(mp.saved_nbytes)) is mp.saved_nbytes
-
-
-@pytest.mark.parametrize("path", ["course.checking check"])
-def test_what_lies_outside_of_the_package_keeps_the_path_that_old_pickles_have(path):
-    pickled = f"ctinymp.{path}\n.".replace(" ", "\n").encode()
-    assert run(f"import pickle; print(pickle.loads({pickled!r}) is mp.{path.replace(' ', '.')})") == ["True"]
-
-
 WITHOUT = {  # what is written, and how the error begins
     "mp.audit()": "AttributeError: tinymp.audit is not installed here: expected a folder",
     "mp.saved_nbytes": "AttributeError: tinymp.saved_nbytes is not installed here: expected a folder",
     "from tinymp import parallel": "ImportError: cannot import name 'parallel'",
     "mp.device('meta').__enter__()": "RuntimeError: device 'meta' is not installed here: expected a folder",
-    "mp.ops.embedding(mp.tensor([0]), mp.ones(2, 2), sparse=True)": "TypeError: embedding: tinymp.SparseRows is not in",
     "mp.data.DataLoader([1, 2], num_workers=1)": "TypeError: DataLoader: tinymp.data.loader.LoadingThreads is not inst",
-    "mp.data.DataLoader([1]).state_dict()": "AttributeError: tinymp.data.loader.position is not installed here: expec",
-    "[*mp.data.DataLoader([1, 2], 2)]": "AttributeError: tinymp.data.loader.collated is not installed here: expected a",
     "mp.autocast": "AttributeError: tinymp has no attribute 'autocast'",
     "mp.tensr": "AttributeError: tinymp has no attribute 'tensr'; did you mean tensor",
     "mp.tensor([1.0]).exp_": "AttributeError: 'Tensor' object has no attribute 'exp_'",
@@ -93,3 +82,18 @@ for use in {list(WITHOUT)}:
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     for line, error in zip(done.stdout.splitlines(), WITHOUT.values(), strict=True):
         assert line.startswith(error)
+
+
+def test_programs_import_tinymp_before_numpy_and_so_do_notebooks():
+    """NumPy loads OpenBLAS: only before that can it be set."""
+    pytest.importorskip("PIL")
+    for package in ("examples.paper.reproduce", "benchmarks.cpu", "tinymp.lab.cli"):  # the first imports all programs
+        code = f"import {package}\nfrom tinymp.fast.cpu import blas\nprint(blas.too_late)"
+        own = {n: v for n, v in os.environ.items() if n not in (blas.CORE, blas.TIMEOUT, blas.OFF)}
+        own["PYTHONPATH"] = os.getcwd()
+        done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True)
+        assert done.stdout == "False\n", package
+    for path in (Path(__file__).parents[2] / "examples" / "notebooks").glob("*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        first = next("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        assert first.startswith("import tinymp as mp"), path

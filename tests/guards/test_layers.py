@@ -94,14 +94,5 @@ def test_private_names_stay_in_their_module(name):
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["from .tensor import _owner", "from ._checks import number", "p._version[0] += 1", "f = optimizer._parameters"],
-)
-def test_a_private_name_would_be_found(line):
-    source = f"class A:\n    _own = 1\n    def f(self, b):\n        return self._inherited, b._own\n{line}\n"
-    assert [number for number, _ in foreign(source)] == [5]
-
-
 def test_the_picture_shows_the_imports_of_today():
     assert layers.PICTURE.read_text(encoding="utf-8") == layers.draw(), "run: python -m docs.layers"

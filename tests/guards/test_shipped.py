@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import types
 import zipfile
 from pathlib import Path
 
@@ -30,25 +29,6 @@ def test_every_program_is_listed():
     there = {".".join(path.parts) for path in programs}
     assert there == {*shipped.EXAMPLES, "paper.espeak"}  # which is a part of speech
     assert all(f"\n{name} " in f"\n{shipped.overview()}" for name in shipped.EXAMPLES)
-
-
-def test_in_a_checkout_they_lie_beside_the_package():
-    assert shipped.home("examples") == ROOT and shipped.examples_home() == str(ROOT)
-    assert shipped.command("cnn") == "python -m examples.cnn"
-    with pytest.raises(ModuleNotFoundError, match=r"^nothing: expected a folder .*nothing, which is missing: pip inst"):
-        shipped.home("nothing")
-
-
-@pytest.mark.parametrize("origin", [{"__path__": ["/elsewhere/examples"]}, {"__file__": "/elsewhere/examples.py"}])
-def test_another_package_of_that_name_is_not_taken_for_tinymps(origin, monkeypatch):
-    other = types.ModuleType("examples")
-    vars(other).update(origin)
-    monkeypatch.setitem(sys.modules, "examples", other)
-    with pytest.raises(ImportError, match=r"^examples: expected tinymp's, in .*, from /elsewhere/examples"):
-        shipped.examples_home()
-
-
-# ---- what is built
 
 
 def built(what, source, out):
@@ -97,37 +77,16 @@ def test_a_wheel_has_all_that_runs(sdist, site):
     assert {name.partition("/")[0] for name in there if ".dist-info/" not in name} == {"tinymp"}
     copy = sdist.parent / "copy"
     package = {f"tinymp/{name}" for name in below(copy / "tinymp", "*.py", "*.cu", "*.cuh", "*.jinja", "py.typed")}
-    share = {
-        f"examples/{name}" for name in below(copy / "examples", "*.py", "*.mplstyle", "*.npz")
-    }  # no executed notebook
+    examples = below(copy / "examples", "*.py", "*.mplstyle", "*.npz")  # no executed notebook
+    share = {f"examples/{name}" for name in examples}
     share |= {f"course/{name}" for name in below(copy / "course", "*")}
     assert package <= there and below(site / "tinymp" / "share", "*") == share
 
 
-def tinymp(site, folder, *arguments):
-    environment = os.environ | {"PYTHONPATH": str(site)}
-    command = [sys.executable, "-m", "tinymp", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-
-
-@pytest.fixture
-def elsewhere(tmp_path):
-    """A folder with another's `examples`."""
-    (tmp_path / "examples").mkdir()
-    (tmp_path / "examples" / "__init__.py").write_text("raise SystemExit('not these')")
-    return tmp_path
-
-
-def test_an_example_of_a_wheel_can_be_ablated(site, elsewhere):
-    few = "--steps", "2", "--seeds", "1", "--only", "master"
-    done = tinymp(site, elsewhere, "ablate", "mnist", *few)
-    assert done.returncode == 0, done.stderr
-    assert json.loads((elsewhere / "runs" / "ablate" / "ablation.json").read_text())["measure"] == "accuracy"
-
-
 def test_an_example_of_a_wheel_runs_and_an_audit_names_its_lines(site, tmp_path):
-    assert "usage: tinymp example cnn " in tinymp(site, tmp_path, "example", "cnn", "--help").stdout
-    done = tinymp(site, tmp_path, "audit", "-m", "examples.cnn", "--steps", "1")
+    command = [sys.executable, "-m", "tinymp", "audit", "-m", "examples.cnn", "--steps", "1"]
+    environment = os.environ | {"PYTHONPATH": str(site)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "runs" / "cnn" / "report.json").read_text())["runs"].keys() == {"fp32", "mixed"}
     ledger = json.loads((tmp_path / "runs" / "audit" / "examples.cnn" / "audit.json").read_text())["ledger"]

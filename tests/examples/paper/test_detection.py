@@ -1,134 +1,35 @@
-"""SSD and Faster R-CNN: as large as published; boxes, matches and losses worked by hand; small ones learn."""
+"""SSD and Faster R-CNN: matches worked by hand; small ones learn."""
 
 import numpy as np
 import pytest
 
 import tinymp as mp
 from examples import paper as models
-from examples.paper import boxes as boxes_of
-from examples.paper import detection, faster_rcnn, ssd
-from oracle import host, randn, rng
+from examples.paper import detection
+from oracle import randn
 from tinymp import optim
-from tinymp.audit.predict import predict
-from tinymp.audit.products import Products
 
-cpu = pytest.mark.cpu
-TINY = models.Scale(width=1 / 64, depth=1 / 3)  # 8 or 16 channels
+pytestmark = pytest.mark.cpu
 OBJECTS = {"boxes": np.array([[4, 4, 24, 20], [30, 34, 62, 62]], "float32"), "labels": np.array([1, 2])}
 NOTHING = {"boxes": np.zeros((0, 4), "float32"), "labels": np.zeros(0, int)}
 
 
-def small_ssd(size=64):
-    return models.SSD(4, size, scale=TINY)
+def small_ssd():
+    return models.SSD(4, 64, scale=models.Scale(width=1 / 64, depth=1 / 3))  # 8 or 16 channels
 
 
-def small_faster_rcnn(**options):
-    options = {"rpn_pre_nms_top_n": (60, 40), "rpn_post_nms_top_n": (20, 10), "dropout": 0.0} | options
+def small_faster_rcnn():
+    options = {"rpn_pre_nms_top_n": (60, 40), "rpn_post_nms_top_n": (20, 10), "dropout": 0.0}
     options |= {"rpn_batch_size_per_image": 32, "box_batch_size_per_image": 8}
     scale = models.Scale(width=1 / 64, depth=1 / 3, halvings=1)
     return models.FasterRCNN(4, anchor_sizes=(16, 32), scale=scale, **options)
 
 
-SMALL = pytest.mark.parametrize("network", [small_ssd, small_faster_rcnn])
-
-
-def total(losses):
-    return sum(losses.values())
-
-
-# --------------------------------------------------------------------------------------------------------- full size
-
-
-@cpu
-def test_published_sizes_of_ssd():
-    """And a step of SSD300, on arrays without values. 35,641,826 and 34.86 GFLOPS: torchvision's ssd300_vgg16."""
-    with mp.device("meta"):
-        assert sum(p.array.size for p in models.SSD(21).parameters()) == 26_285_486
-        model = models.SSD(91)
-    assert sum(p.array.size for p in model.parameters()) == 35_641_826
-    assert model.default_boxes.shape == (8732, 4)
-    products, targets = Products(), [{"boxes": np.array([[30, 40, 150, 200]], "float32"), "labels": np.array([7])}]
-    ledger = predict(
-        model, (1, 3, 300, 300), loss=lambda m, x: total(m(x, targets)), optimizer="momentum", instruments=[products]
-    )
-    macs = sum(row.batch * row.m * row.n * row.k * row.calls for row in products.rows if row.phase == "forward")
-    assert macs / 1e9 == pytest.approx(34.86, abs=0.01)
-    assert sum(ledger.predicted["gradients"].values()) == pytest.approx(2 * 35_641_826, rel=0.01)
-
-
-@cpu
-def test_published_size_of_faster_rcnn():
-    """py-faster-rcnn's for PASCAL VOC. And a step on arrays without values: an image of 304 x 496, 128 regions."""
-    with mp.device("meta"):
-        model = models.FasterRCNN(21)
-        maps = model.backbone(mp.zeros(1, 3, 600, 1000))
-        logits, codes = model.rpn.head(maps)
-    assert sum(p.array.size for p in model.parameters()) == 137_078_239
-    assert maps.shape == (1, 512, 38, 63)
-    assert logits.shape == (1, 38 * 63 * 9, 2)
-    assert codes.shape == (1, 38 * 63 * 9, 4)
-    products, targets = Products(), [{"boxes": np.array([[30, 40, 250, 200]], "float32"), "labels": np.array([7])}]
-    ledger = predict(
-        model, (1, 3, 304, 496), loss=lambda m, x: total(m(x, targets)), optimizer="momentum", instruments=[products]
-    )
-    assert {row.m for row in products.rows if row.phase == "forward" and "box_head.1" in row.module} == {128}
-    assert sum(ledger.predicted["gradients"].values()) == pytest.approx(2 * 137_078_239, rel=0.01)
-
-
-# ------------------------------------------------------------------------------------------- boxes, matches, sampling
-
-
-def test_default_boxes():
-    sides = ssd.map_sides(300)
-    assert sides == [38, 19, 10, 5, 3, 1]
-    assert ssd.map_sides(512) == [64, 32, 16, 8, 4, 2, 1]  # SSD512's
-    assert ssd.map_sides(128) == [16, 8, 4, 2, 1]
-    assert ssd.map_sides(128, models.Scale(halvings=1)) == [32, 16, 8, 4, 2, 1]
-    boxes = ssd.default_boxes(sides, 300)
-    assert boxes.dtype == "float32"
-    x1, y1, x2, y2 = boxes.T.astype("float64") / 300
-    centre, size = np.stack([x1 + x2, y1 + y2], 1) / 2, np.stack([x2 - x1, y2 - y1], 1)
-    s = np.array([0.1, 0.2, 0.37, 0.54, 0.71, 0.88, 1.05])
-    first = [[0.1, 0.1], [np.sqrt(0.02)] * 2, [0.1 * 2**0.5, 0.1 / 2**0.5], [0.1 / 2**0.5, 0.1 * 2**0.5]]
-    np.testing.assert_allclose(size[:4], first, rtol=1e-5)
-    np.testing.assert_allclose(centre[:4], 0.5 / 38, rtol=1e-5)
-    np.testing.assert_allclose(centre[4], [1.5 / 38, 0.5 / 38], rtol=1e-5)  # x runs first
-    np.testing.assert_allclose(centre[38 * 4], [0.5 / 38, 1.5 / 38], rtol=1e-5)
-    at = 38 * 38 * 4  # the first of fc7, with six
-    np.testing.assert_allclose(size[at + 4], [0.2 * 3**0.5, 0.2 / 3**0.5], rtol=1e-5)
-    np.testing.assert_allclose(size[at + 5], [0.2 / 3**0.5, 0.2 * 3**0.5], rtol=1e-5)
-    np.testing.assert_allclose(centre[at + 5], 0.5 / 19, rtol=1e-5)
-    starts = np.cumsum([0, *(n * n * k for n, k in zip(sides, (4, 6, 6, 6, 4, 4)))])
-    assert starts[-1] == len(boxes)
-    np.testing.assert_allclose(size[starts[:-1], 0], s[:-1], rtol=1e-5)
-    np.testing.assert_allclose(size[starts[:-1] + 1, 0], np.sqrt(s[:-1] * s[1:]), rtol=1e-5)
-    np.testing.assert_allclose(centre[-4:], 0.5, rtol=1e-5)
-
-
-def test_anchors():
-    boxes = faster_rcnn.anchor_boxes(2, 3, 16, (128, 256, 512))
-    assert boxes.shape == (2 * 3 * 9, 4)
-    assert boxes.dtype == "float32"
-    np.testing.assert_allclose(boxes[3], [8 - 64, 8 - 64, 8 + 64, 8 + 64])
-    w, h = 128 * 2**0.5, 128 / 2**0.5
-    np.testing.assert_allclose(boxes[0], [8 - w / 2, 8 - h / 2, 8 + w / 2, 8 + h / 2], rtol=1e-5)
-    np.testing.assert_allclose(boxes[9 + 3], boxes[3] + [16, 0, 16, 0])  # x runs first
-    np.testing.assert_allclose(boxes[27 + 3], boxes[3] + [0, 16, 0, 16])
-
-
 def test_matches_worked_by_hand():
     objects = np.array([[0, 0, 10, 10], [20, 0, 24, 4], [90, 90, 94, 94]], "float32")
-    boxes = np.array(
-        [
-            [0, 0, 10, 8],  # 0.8 of object 0
-            [0, 0, 10, 5],  # 0.5
-            [0, 0, 10, 4],  # 0.4
-            [20, 0, 30, 10],  # 0.16 of object 1, and its best
-            [50, 50, 60, 60],
-            [0, 0, 10, 10],  # object 0 itself
-        ],
-        "float32",
-    )
+    # 0.8, 0.5 and 0.4 of object 0; 0.16 of object 1, and its best; nothing; object 0 itself
+    boxes = [[0, 0, 10, 8], [0, 0, 10, 5], [0, 0, 10, 4], [20, 0, 30, 10], [50, 50, 60, 60], [0, 0, 10, 10]]
+    boxes = np.array(boxes, "float32")
     no, between = detection.BACKGROUND, detection.NEITHER
     assert detection.match(objects, boxes, 0.5, 0.5).tolist() == [0, 0, no, 1, no, 0]
     assert detection.match(objects, boxes, 0.7, 0.3).tolist() == [0, between, between, 1, no, 0]
@@ -139,269 +40,22 @@ def test_matches_worked_by_hand():
     assert detection.match(pair, boxes[[5, 2]], 0.95, 0.1).tolist() == [0, 1]
 
 
-def test_samples():
-    found = np.array([-1] * 50 + [-2] * 20 + [0] * 5 + [1] * 25)
-    places = detection.sample(found, 40, 0.25, rng())
-    assert len(set(places)) == 40
-    assert sum(found[places] >= 0) == 10
-    assert sum(found[places] == -1) == 30
-    assert (
-        sum(found[detection.sample(found[:75], 40, 0.25, rng())] >= 0) == 5
-    )  # all that there are, and more background
-
-
-# ----------------------------------------------------------------------------------------------------------- losses
-
-
-def log_softmax(x):
-    x = x - x.max(-1, keepdims=True)
-    return x - np.log(np.exp(x).sum(-1, keepdims=True))
-
-
-def smooth_l1(d, beta=1.0):
-    return np.where(np.abs(d) < beta, d * d / (2 * beta), np.abs(d) - beta / 2).sum()
-
-
-def codes_of(objects, boxes, weights):
-    """Ren et al. (2015), equation 2."""
-    (centre, size), (a, s) = (((b[:, :2] + b[:, 2:]) / 2, b[:, 2:] - b[:, :2]) for b in (objects, boxes))
-    return np.concatenate([(centre - a) / s, np.log(size / s)], 1) * weights
-
-
-def test_losses_of_ssd():
-    """Against float64, with the mining written as Liu et al. (2016), section 2.2, say it."""
-    model = small_ssd()
-    boxes, n = model.default_boxes.astype("float64"), len(model.default_boxes)
-    logits, codes = randn(2, n, 4).astype("float32"), randn(2, n, 4, seed=1).astype("float32")
-    y = log_softmax(logits.astype("float64"))
-    named = shifted = positives = 0
-    for i, target in enumerate((OBJECTS, NOTHING)):
-        found = detection.match(target["boxes"], model.default_boxes, 0.5, 0.5)
-        good = np.flatnonzero(found >= 0)
-        truth = target["boxes"][found[good]].astype("float64")
-        shifted += smooth_l1(codes[i, good] - codes_of(truth, boxes[good], [10, 10, 5, 5]))
-        others = sorted((-y[i, j, 0] for j in range(n) if found[j] < 0), reverse=True)
-        named += sum(-y[i, j, target["labels"][found[j]]] for j in good) + sum(others[: 3 * len(good)])
-        positives += len(good)
-    assert positives > 2
-    x, shift = mp.tensor(logits, requires_grad=True), mp.tensor(codes, requires_grad=True)
-    objects = [detection.Objects(t["boxes"], t["labels"]) for t in (OBJECTS, NOTHING)]
-    losses = model.losses(x, shift, objects)
-    assert {name: loss.dtype for name, loss in losses.items()} == dict.fromkeys(losses, np.dtype("float32"))
-    assert losses["bbox_regression"].item() == pytest.approx(shifted / positives, rel=1e-5)
-    assert losses["classification"].item() == pytest.approx(named / positives, rel=1e-5)
-    total(losses).backward()
-    assert np.count_nonzero(np.abs(host(x.grad)).sum(2)) == 4 * positives  # three negatives for each
-    assert np.count_nonzero(np.abs(host(x.grad)[1])) == 0
-    assert np.count_nonzero(np.abs(host(shift.grad)).sum(2)) == positives
-
-
-def test_losses_of_sampled_boxes():
-    logits, codes = randn(6, 3).astype("float32"), randn(2, 4, seed=1).astype("float32")
-    labels, wanted = np.array([1, 2, 0, 0, 0, 0]), randn(2, 4, seed=2).astype("float32")
-    named, shifted = faster_rcnn.mean_losses(mp.tensor(logits), mp.tensor(codes), labels, [wanted], 1 / 9)
-    y = log_softmax(logits.astype("float64"))
-    assert named.item() == pytest.approx(-sum(y[range(6), labels]) / 6, rel=1e-5)
-    assert shifted.item() == pytest.approx(smooth_l1(codes.astype("float64") - wanted, 1 / 9) / 6, rel=1e-5)
-    nothing = faster_rcnn.mean_losses(mp.zeros(0, 3), mp.zeros(0, 4), labels[:0], [wanted[:0]], 1.0)
-    assert [loss.item() for loss in nothing] == [0, 0]
-
-
-@cpu
-def test_what_faster_rcnn_draws_does_not_depend_on_what_is_proposed():
-    """Policies propose other regions; the next step's anchors are the same ones."""
-    states = []
-    for n in (1, 20):
-        model = small_faster_rcnn(rpn_post_nms_top_n=(n, n))
-        mp.manual_seed(3)
-        model(mp.tensor(randn(1, 3, 64, 64).astype("float32")), [OBJECTS])
-        states.append(mp.get_rng_state()["cpu"])
-    mp.manual_seed(3)
-    assert states[0] == states[1] != mp.get_rng_state()["cpu"]
-
-
-def test_proposals():
-    """The best first, none like a better one, none smaller than the stride, all in the image."""
-    model, size = small_faster_rcnn(), (64, 64)
-    boxes, _ = model.rpn.anchors(mp.zeros(1, 8, 8, 8), size)
-    logits, codes = (mp.tensor(randn(2, len(boxes), n, seed=n).astype("float32")) for n in (2, 4))
-    for most in (20, 10):
-        proposed = model.rpn.propose(logits, codes, boxes, size)
-        assert [len(p) for p in proposed] == [most, most]
-        for p in proposed:
-            assert np.triu(boxes_of.box_iou(p, p).numpy(), 1).max() <= 0.7
-            b = p.numpy()
-            assert b.min() >= 0
-            assert b.max() == 64  # some reach beyond
-            assert (b[:, 2:] - b[:, :2]).min() >= 8
-        moved = boxes_of.decode_boxes(codes[0], mp.tensor(boxes), [1, 1, 1, 1]).numpy().clip(0, 64)
-        large = (moved[:, 2:] - moved[:, :2]).min(1) >= 8
-        score = np.where(large, logits.numpy()[0, :, 1] - logits.numpy()[0, :, 0], -np.inf)
-        np.testing.assert_allclose(proposed[0].numpy()[0], moved[score.argmax()])
-        model.eval()
-
-
-# ------------------------------------------------------------------------------------------------------- detections
-
-
-def test_detections_worked_by_hand():
-    boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9], [40, 40, 80, 80], [5, 5, 6, 6], [np.nan] * 4], "float32")
-    scores = np.array([[0, 0.9, 0.1], [0, 0.8, 0.3], [0, 0.2, 0.7], [1, 0, 0], [0, 0.5, 0.5]], "float32")
-    found = detection.detections(mp.tensor(boxes), mp.tensor(scores), (60, 50), 0.15, 0.5, 10, 3)
-    assert found["scores"].numpy() == pytest.approx([0.9, 0.7, 0.3])  # 0.8 and less overlaps 0.9; 0.2 is the fourth
-    assert found["labels"].tolist() == [1, 2, 2]
-    assert found["labels"].dtype == "int64"
-    assert found["boxes"].tolist() == [[0, 0, 10, 10], [40, 40, 50, 60], [0, 0, 10, 9]]
-    few = detection.detections(mp.tensor(boxes), mp.tensor(scores), (60, 50), 0.15, 0.5, 1, 9)
-    assert few["scores"].numpy() == pytest.approx([0.9, 0.7])
-    own = mp.tensor(np.stack([boxes, boxes, boxes + 1], 1))  # boxes of each class
-    assert detection.detections(own, mp.tensor(scores), (60, 50), 0.6, 0.5, 9, 9)["boxes"].tolist() == [
-        [0, 0, 10, 10],
-        [41, 41, 50, 60],
-    ]
-    none = detection.detections(mp.tensor(boxes), mp.tensor(scores), (60, 50), 0.95, 0.5, 10, 3)
-    assert {name: x.shape for name, x in none.items()} == {"boxes": (0, 4), "labels": (0,), "scores": (0,)}
-
-
-def test_ssd_detects_what_its_outputs_say():
-    """A default box moved to where an object is: the loss of these codes is 0, and decoding them gives the object."""
-    model = small_ssd()
-    n = len(model.default_boxes)
-    found = detection.match(OBJECTS["boxes"], model.default_boxes, 0.5, 0.5)
-    logits, codes = np.zeros((1, n, 4), "float32"), np.zeros((1, n, 4), "float32")
-    logits[..., 0] = 10
-    for j in np.flatnonzero(found >= 0):
-        logits[0, j, OBJECTS["labels"][found[j]]] = 20
-        codes[0, j] = codes_of(OBJECTS["boxes"][[found[j]]], model.default_boxes[[j]], [10, 10, 5, 5])
-    losses = model.losses(mp.tensor(logits), mp.tensor(codes), [detection.Objects(**OBJECTS)])
-    assert losses["bbox_regression"].item() < 1e-9
-    assert losses["classification"].item() < 1e-3
-    (seen,) = model.detect(mp.tensor(logits), mp.tensor(codes))
-    order = np.argsort(seen["labels"].numpy())
-    assert seen["labels"].numpy()[order].tolist() == [1, 2]
-    np.testing.assert_allclose(seen["boxes"].numpy()[order], OBJECTS["boxes"], atol=1e-3)
-    assert seen["scores"].numpy() == pytest.approx(1, abs=1e-3)
-
-
-def test_faster_rcnn_learns_what_it_detects():
-    """The same with both of its networks: of outputs that move regions to the objects, all losses are 0."""
-    model, (truth, labels) = small_faster_rcnn(), OBJECTS.values()
-    maps, size, objects = mp.zeros(1, 8, 8, 8), (64, 64), [detection.Objects(**OBJECTS)]
-    boxes, inside = model.rpn.anchors(maps, size)
-    assert 0 < sum(inside) < len(boxes)
-    found = detection.match(truth, boxes[inside], 0.7, 0.3)
-    good = np.flatnonzero(inside)[found >= 0]
-    logits, codes = np.zeros((1, len(boxes), 2), "float32"), np.full((1, len(boxes), 4), 9, "float32")
-    logits[0, :, 0], logits[0, good, 1] = 10, 20
-    codes[0, good] = codes_of(truth[found[found >= 0]], boxes[good], [1, 1, 1, 1])
-    x, shift = mp.tensor(logits), mp.tensor(codes)
-    assert max(loss.item() for loss in model.rpn.losses(x, shift, boxes, inside, objects, rng())) < 1e-3
-    (proposed,) = proposals = model.rpn.propose(x, shift, boxes, size)
-    np.testing.assert_allclose(sorted(proposed.tolist()[:2]), truth, atol=1e-3)
-
-    def perfect(maps, regions):
-        regions = np.concatenate([r.numpy() for r in regions])
-        found = detection.match(truth, regions, 0.5, 0.5, best=False)
-        good = np.flatnonzero(found >= 0)
-        logits, codes = np.zeros((len(regions), 4), "float32"), np.full((len(regions), 4, 4), 9, "float32")
-        logits[:, 0], logits[good, labels[found[good]]] = 10, 20
-        codes[good, labels[found[good]]] = codes_of(truth[found[good]], regions[good], [10, 10, 5, 5])
-        return mp.tensor(logits), mp.tensor(codes)
-
-    model.roi_heads.forward = perfect
-    assert max(loss.item() for loss in model.roi_heads.losses(maps, proposals, objects, rng())) < 1e-3
-    (seen,) = model.roi_heads.detect(maps, proposals, size)
-    order = np.argsort(seen["labels"].numpy())
-    assert seen["labels"].numpy()[order].tolist() == [1, 2]
-    np.testing.assert_allclose(seen["boxes"].numpy()[order], truth, atol=1e-3)
-
-
-# --------------------------------------------------------------------------------------------------- whole networks
-
-
-def scenes(n):
-    """Images of 64 x 64 in which each label has its colour."""
-    random, images, targets = rng(1), rng(2).normal(0, 0.1, (n, 3, 64, 64)), []
-    for image in images:
-        corner, size, labels = random.integers(0, 8, (2, 2)), random.integers(18, 24, (2, 2)), random.integers(1, 4, 2)
-        corner[1] += 32
-        boxes = np.concatenate([corner, corner + size], 1).astype("float32")
-        for (x1, y1, x2, y2), label in zip(boxes.astype(int), labels):
-            image[label - 1, y1:y2, x1:x2] += 1
-        targets.append({"boxes": boxes, "labels": labels})
-    return images.astype("float32"), targets
-
-
-@cpu
-@SMALL
+@pytest.mark.parametrize("network", [small_ssd, small_faster_rcnn])
 def test_small_ones_learn(network):
-    """Four images by heart."""
+    """Two images by heart."""
     mp.manual_seed(0)
     policy = mp.MIXED
-    model, (images, targets) = policy.cast(network()), scenes(4)
-    optimizer, scaler, x = optim.Adam(model.parameters(), 3e-3), optim.DynamicLossScaler(2.0**10), mp.tensor(images)
+    model, x, targets = policy.cast(network()), mp.tensor(randn(2, 3, 64, 64).astype("float32")), [OBJECTS, NOTHING]
+    optimizer, scaler = optim.Adam(model.parameters(), 3e-3), optim.DynamicLossScaler(2.0**10)
     losses = []
     with mp.use(policy):
-        for _ in range(24):
-            loss = total(model(policy.cast(x), targets))
+        for _ in range(16):
+            loss = sum(model(policy.cast(x), targets).values())
             losses.append(loss.item())
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-        assert np.mean(losses[-3:]) < 0.5 * losses[0], losses
+        assert np.mean(losses[-3:]) < 0.6 * losses[0], losses
         found = model.eval()(policy.cast(x))
-    for one in found:
-        assert one["boxes"].dtype == one["scores"].dtype == "float32"
-        assert (np.diff(one["scores"].numpy()) <= 0).all()
-
-
-@SMALL
-def test_images_without_objects(network):
-    model, images = network(), mp.tensor(randn(2, 3, 64, 64).astype("float32"))
-    for targets in ([NOTHING, NOTHING], [NOTHING, OBJECTS]):
-        losses = model(images, targets)
-        assert all(np.isfinite(loss.item()) for loss in losses.values())
-        boxes = sum(loss.item() for name, loss in losses.items() if "box" in name)
-        assert (boxes > 0) == (targets[1] is OBJECTS)
-        total(losses).backward()
-        assert all(p.grad is not None and np.isfinite(host(p.grad)).all() for p in model.parameters())
-        model.zero_grad()
-
-
-@pytest.mark.parametrize("network", [small_ssd, small_faster_rcnn])
-def test_a_network_that_diverged_finds_nothing_and_says_so_by_its_loss(network):
-    model, images = network(), mp.tensor(np.full((1, 3, 64, 64), np.nan, "float32"))
-    assert not np.isfinite(total(model(images, [OBJECTS])).item())
-    (found,) = model.eval()(images)
-    assert len(found["boxes"]) == 0
-
-
-@pytest.mark.parametrize("network", [lambda: small_ssd(32), small_faster_rcnn], ids=["ssd", "faster_rcnn"])
-def test_a_step_on_the_gpu(network, gpu):
-    mp.manual_seed(0)
-    model, losses = mp.MIXED.cast(network()), []
-    images, objects = randn(1, 3, 32, 32).astype("float32"), OBJECTS | {"boxes": OBJECTS["boxes"] / 2}
-    for device in ("cpu", "gpu"):
-        mp.manual_seed(1)
-        found = model.to(device)(mp.MIXED.cast(mp.tensor(images, device=device)), [objects])
-        total(found).backward()
-        assert {p.device for p in model.parameters()} == {device}
-        losses.append({name: loss.item() for name, loss in found.items()})
-    assert losses[0] == pytest.approx(losses[1], rel=0.02)
-
-
-@cpu
-@SMALL
-def test_no_targets(network):
-    model, images = network(), mp.zeros(2, 3, 64, 64)
-    with pytest.raises(ValueError, match=f"{type(model).__name__}: expected `targets` in training"):
-        model(images)
-    assert model.eval()(images[:0]) == []
-
-
-@cpu
-def test_images_without_room_for_an_anchor():
-    assert ssd.map_sides(17) == [3, 2, 1]
-    with pytest.raises(ValueError, match="room for an anchor of 16 pixels"):
-        small_faster_rcnn().eval()(mp.zeros(1, 3, 15, 15))
+    assert all((np.diff(one["scores"].numpy()) <= 0).all() for one in found)
