@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tinymp.audit.exponents import BINS, BLOCK, INFINITIES, NANS, ZEROS, bin_of, exponents
+from tinymp.audit.exponents import BINS, INFINITIES, NANS, ZEROS, bin_of, exponents
 
 
 @pytest.fixture(params=["cpu", "gpu"])
@@ -65,30 +65,15 @@ def test_every_exponent_of_fp32(count):
     check(count, every_single())
 
 
-def test_fp32_with_subnormal_numbers_but_no_zero(count):
-    check(count, np.ldexp(np.float32(1.5), np.arange(-140, 3)).astype(np.float32))
-
-
 def test_fp64_has_the_bins_of_fp32(count):
     check(count, np.array([0.0, 1.0, -3.0, 2.0**-149, 1e-300, 1e300, np.inf, np.nan, 1 - 2.0**-53]))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("n", [0, 1, 2, 3, 255, 2049])
-@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize(("n", "start"), [(0, 0), (1, 1), (255, 0), (2049, 1)])
 def test_sizes_and_unaligned_starts(count, dtype, n, start):
     x = np.random.default_rng(n).standard_normal(n + start).astype(dtype)
     check(count, x[start:])
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_several_blocks_of_runs_of_equal_values(dtype):
-    n = BLOCK
-    x = np.zeros(2 * n + 3, dtype)
-    x[n - 5 : n + 5], x[-1:], x[:7] = 3.0, np.inf, 2.0**-15
-    counts = exponents(x)
-    found = {bin_of(1): 10, INFINITIES: 1, bin_of(-15): 7, ZEROS: 2 * n + 3 - 18}
-    assert {i: int(counts[i]) for i in np.flatnonzero(counts).tolist()} == found
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -105,14 +90,6 @@ def test_layouts(count, dtype):
     ):
         np.testing.assert_array_equal(count(view), expected(view))
     assert sum(count(np.zeros((), dtype)).tolist()) == 1
-
-
-def test_x_is_not_written_to():
-    for x in (every_single(), np.arange(65536, dtype=np.uint16).view(np.float16)):
-        before = x.tobytes()
-        x.flags.writeable = False
-        exponents(x)
-        assert x.tobytes() == before
 
 
 @pytest.mark.parametrize("exponent", [-150, 128])

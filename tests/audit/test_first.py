@@ -45,29 +45,11 @@ CASES = {
         "use binary_cross_entropy_with_logits (BCEWithLogitsLoss)",
         lambda z: ops.binary_cross_entropy_with_logits(z + 30, half(1 - ONE)),
     ),
-    "its layer": (
-        lambda z: nn.BCELoss()(ops.sigmoid(z + 30), half(1 - ONE)),
-        "`input` of binary_cross_entropy (test_first.py:",
-        "use binary_cross_entropy_with_logits (BCEWithLogitsLoss)",
-        lambda z: nn.BCEWithLogitsLoss()(z + 30, half(1 - ONE)),
-    ),
     "a root": (
         lambda z: ops.sqrt(z * z).float().mean(),
         "`input` of sqrt (test_first.py:",
         "such as 1e-4",
         lambda z: ops.sqrt(z * z + 1e-4).float().mean(),
-    ),
-    "a power": (
-        lambda z: ((z * z) ** 0.5).float().mean(),
-        "of pow (test_first.py:",
-        "such as 1e-4",
-        lambda z: ((z * z + 1e-4) ** 0.5).float().mean(),
-    ),
-    "a reciprocal root": (
-        lambda z: ops.rsqrt(z * z + 1e-6).float().mean(),
-        "`input` of rsqrt (test_first.py:",
-        "such as 1e-4",
-        lambda z: ops.rsqrt(z * z + 1e-4).float().mean(),
     ),
     "a logarithm": (
         lambda z: ops.log(ops.sigmoid(z - 16.0)).float().mean(),
@@ -107,19 +89,14 @@ def test_the_op_and_what_to_do_are_named_and_that_helps(loss, op, advice, mended
     assert train(mended) is optim.StepResult.APPLIED
 
 
-FP32 = {
-    "normalize": lambda m, z: m.normalize(z, dim=-1).mean(),
-    "binary cross entropy": lambda m, z: m.binary_cross_entropy(z.sigmoid(), z.detach() * 0),
-}
-
-
-@pytest.mark.parametrize("loss", FP32.values(), ids=FP32)
-def test_what_fp16_cannot_hold_fp32_can_as_in_pytorch(loss):
+def test_what_fp16_cannot_hold_fp32_can_as_in_pytorch():
     torch = pytest.importorskip("torch")
     w, found = np.random.default_rng(1).standard_normal((8, 8)).astype("float32"), []
     for module, functions in ((torch, torch.nn.functional), (mp, ops)):
         v = module.tensor(w, requires_grad=True)
-        loss(functions, module.tensor(X) @ v + 30 * module.tensor(abs(X))).backward()
+        z = module.tensor(X) @ v + 30 * module.tensor(abs(X))
+        loss = functions.binary_cross_entropy(z.sigmoid(), z.detach() * 0)
+        (functions.normalize(z, dim=-1).mean() + loss).backward()
         found.append(v.grad.numpy())
     assert np.isfinite(found[0]).all()
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)
@@ -132,10 +109,9 @@ def test_with_an_audit_the_error_has_both():
     assert "use binary_cross_entropy_with_logits" in str(error.value)
 
 
-@pytest.mark.parametrize("make", [optim.NoLossScaler, lambda **n: optim.StaticLossScaler(8.0, **n)])
-def test_other_scalers_name_it_too(make):
+def test_without_scaling_it_is_named_too():
     with pytest.raises(FloatingPointError, match=r"in 2 iterations .* of `input` of sqrt"):
-        train(CASES["a root"][0], limit=2, scaler=make(max_consecutive_skips=2))
+        train(CASES["a root"][0], limit=2, scaler=optim.NoLossScaler(max_consecutive_skips=2))
 
 
 def test_a_sum_of_gradients_is_named_by_what_they_belong_to():
