@@ -124,9 +124,6 @@ def test_nothing_is_found_in_the_mended_case(runs):
     assert good["scale"]["skipped"] == []
 
 
-# ----------------------------------------------------------------------------------------------------------- the page
-
-
 def shape(line):
     """The words of a line, without numbers (except those of the script's lines) and without the names of layers."""
     line = line.replace("\N{NO-BREAK SPACE}", " ")

@@ -100,17 +100,6 @@ def test_what_became_0_in_fp16_is_lost():
     assert "Not among the lost" not in str(histograms)
 
 
-def test_what_became_0_in_blocks():
-    """A convolution with a stride rounds its one gradient in four blocks, one per tap of this kernel."""
-    w = mp.tensor(np.array([[[[0.25, 0.5], [1, 2]]]], "f2"))  # times 2^-24: below the tie, a tie, and two that stay
-    x, histograms = mp.tensor(np.ones((1, 1, 6, 8), "f2"), requires_grad=True), Exponents()
-    with mp.audit(histograms) as a:
-        (ops.conv2d(x * 1.0, w, stride=2).float().sum() * 2.0**-24).backward()
-    (row,) = a.ledger.filter(op="conv2d", phase="backward")
-    assert len(row.roundings) == 1 and row.zero == 24
-    assert lost_in_rounding(histograms, "activation gradient", "mul") == row.zero
-
-
 def test_a_part_of_what_was_rounded():
     """Whose values became 0 is not known: they are zeros, also where the part is as large as the whole, broadcast."""
     a, b = (mp.tensor(np.ones((4, 2), "f2"), requires_grad=True) for _ in range(2))

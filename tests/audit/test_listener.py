@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import device_array
 from tinymp import nn, ops, optim, precision
 from tinymp.audit import Instrument
 from tinymp.events import here
@@ -174,20 +173,6 @@ def test_iterations_of_a_gan(frozen):
     assert seen.listener.iterations == 3
 
 
-def test_iterations_of_models_in_turn_never_go_back():
-    """The second, called before any step, shares the first's iteration; when it goes on alone, it goes on counting."""
-    models = line(), line()
-    optimizers = [optim.SGD(model.parameters(), lr=0.1) for model in models]
-    with mp.audit(seen := Iterations()):
-        models[1](half(3, 2))
-        for i in (0, 0, 0, 1, 1, 0, 0):
-            steps(models[i], optimizers[i], 1)
-    assert [(i, *[what for what in seen.seen[i] if "step" in what]) for i in seen.seen] == [
-        (0, "step SGD"), (1, "step SGD"), (2, "step SGD", "step SGD"), (3, "step SGD", "step SGD"), (4, "step SGD")
-    ]  # fmt: skip
-    assert seen.listener.iterations == 5
-
-
 def test_a_loss_without_parameters_begins_no_iteration():
     """A module that is made anew for each of a GAN's two losses."""
     generator, discriminator = line(), line(2, 1)
@@ -214,17 +199,6 @@ def test_a_backward_pass_that_reaches_no_weights_belongs_to_the_iteration_around
             optimizer.zero_grad()
             (x * x).sum().backward()
     assert seen.listener.iterations == 1
-
-
-def test_updates_without_a_backward_pass_count():
-    weights, seen = [nn.Parameter(np.ones(2, "f4")) for _ in range(2)], Iterations()
-    sgd = optim.SGD(weights, lr=0.1)
-    for p in weights:
-        p.grad = device_array(np.ones(2, "f4"))
-    with mp.audit(seen):
-        sgd.step()
-        sgd.step()
-    assert [len(seen.seen[i]) for i in (0, 1)] == [3, 3] and seen.listener.iterations == 2
 
 
 def test_skipped_steps_count():

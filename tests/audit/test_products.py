@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from audit.biglstm import BigLSTM
 
 import tinymp as mp
-from audit.biglstm import BigLSTM
 from examples import cnn
 from tinymp import nn, ops
 from tinymp.audit.predict import predict
@@ -129,9 +129,6 @@ def test_batched_matmul(left, right):
     assert (one.batch, one.m, one.n, one.k, one.dtype, one.axes) == (6, 4, 16, 8, "float32", {})
 
 
-# ------------------------------------------------------------------------------------------------------------ multiples
-
-
 def test_padding():
     products = listen(nn.Linear(20, 10), ones(16, 20), backward=False)
     (one,) = products.rows
@@ -189,9 +186,6 @@ def test_a_full_size_model():
     predict(model, words, loss=lambda m, x: m(x), instruments=[products])
     assert (1, 20480, 32768, 1024, 2) in sizes(products, "forward")
     assert products.tensor_core_share == pytest.approx(0.157, abs=1e-3)  # 793,471 classes: no multiple of 8
-
-
-# ------------------------------------------------------------------------------------------------------------ reporting
 
 
 def test_report():

@@ -38,9 +38,6 @@ def errors(row):
     return row.local.mean, row.local.max, row.inherited.mean, row.inherited.max
 
 
-# ----------------------------------------------------------------------------------------------------- known numbers
-
-
 def ulps_in_fp64(y, exact):
     """The definition, written with FP64 and frexp."""
     exact = np.asarray(exact, "f8")
@@ -284,9 +281,6 @@ def test_fp32_is_left_alone_until_fp16_comes():
     ]
 
 
-# --------------------------------------------------------------------------------------------------------- all the ops
-
-
 def calling(op, *shapes, seed=0, scale=1.0):
     """A run of an op on normal numbers, with its backward."""
 
@@ -383,9 +377,6 @@ def test_the_copy_is_in_fp32_whatever_the_policy():
     with mp.use(replace(mp.MIXED, tf32=True)):  # TF32 has 1 for the master, too
         row = shadowed(lambda: ops.linear(half([[1.0]]), w))["linear", "forward"]
     assert errors(row) == (0, 0, 0.25, 0.25)
-
-
-# -------------------------------------------------------------------------------------------------- what it must not do
 
 
 class Noise(Op):
@@ -506,9 +497,6 @@ def test_a_graph_from_before_the_audit():
     with Listener([found]):
         ops.neg(y).backward(half([1.0]))
     assert [(row.op, row.phase) for row in found.rows] == [("neg", "forward"), ("neg", "backward")]
-
-
-# ------------------------------------------------------------------------------------------------------------- reports
 
 
 def found_in_training():
