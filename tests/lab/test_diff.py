@@ -296,9 +296,6 @@ def test_tables_of_which_rows_are_read(tmp_path):
     assert found.steps[0].differ == 0 and found.steps[1].weights > 0
 
 
-# ------------------------------------------------------------------------------------------------------- what is traced
-
-
 def lines(folder):
     return [line for step in Run(folder).steps() for line in step.lines]
 
@@ -501,8 +498,6 @@ def test_the_commit_is_told(tmp_path, monkeypatch):
     small(tmp_path / "b", steps=1)
     assert diff(tmp_path / "a", tmp_path / "b").configuration == {"commit": (commit[:12], "-")}
 
-
-# ------------------------------------------------------------------------------------------- --------- the command
 
 SCRIPT = """
 import sys
