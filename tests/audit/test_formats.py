@@ -38,9 +38,9 @@ def test_losses_known_by_hand():
     assert exact["snr"] == float("inf") and exact["elements"] == 2
 
 
-def test_the_run_stays_as_it_is_and_every_rounding_is_there():
+def test_the_run_stays_as_it_is_and_every_rounding_is_there(tmp_path):
     jobs = [Job("cpu", clip=True) for _ in range(2)]
-    with mp.audit(formats=list(SCALED)) as a:
+    with mp.audit(formats=list(SCALED), trace=tmp_path) as a:
         [jobs[0].step(*jobs[0].batch(i)) for i in range(3)]
     [jobs[1].step(*jobs[1].batch(i)) for i in range(3)]
     same(jobs[0].state(), jobs[1].state())

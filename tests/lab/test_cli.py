@@ -232,7 +232,7 @@ def test_out_that_cannot_be_made(script, tmp_path, capsys):
     assert "arguments" not in capsys.readouterr().out  # the program did not run in vain
 
 
-def test_example(tmp_path, capsys, monkeypatch):
+def test_example(small, tmp_path, capsys, monkeypatch):
     """From everywhere, and what it writes is here."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").mkdir()  # not this one

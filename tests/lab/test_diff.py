@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from job import Job, same
+from job import Job
 from oracle import rng
 from tinymp import nn, ops, optim
 from tinymp.audit.listener import Listener
@@ -18,7 +18,6 @@ from tinymp.audit.run import Line, Run
 from tinymp.audit.trace import FILE
 from tinymp.lab.cli import main
 from tinymp.lab.diff import align, diff
-from tinymp.ops.activation import ReLU
 from tinymp.ops.conv import Conv2d
 from tinymp.ops.dot import Linear
 from tinymp.ops.norm import BatchNorm
@@ -77,12 +76,9 @@ def plant(monkeypatch, cls, phase, call):
     ("cls", "phase", "module", "op", "name"),
     [
         (Conv2d, "forward", "model.0", "conv2d", ""),
-        (BatchNorm, "forward", "model.1", "batch_norm", ""),
-        (ReLU, "forward", "model.2", "relu", ""),
         (Linear, "forward", "model.6", "linear", ""),
         (Linear, "backward", "model.6", "linear", "bias"),
         (BatchNorm, "backward", "model.1", "batch_norm", "bias"),
-        (ReLU, "backward", "model.2", "relu", "input"),
     ],
 )
 def test_two_runs_that_part_at_a_known_op_and_step(cls, phase, module, op, name, tmp_path, monkeypatch):
@@ -108,31 +104,14 @@ def test_a_run_and_its_repetition_are_the_same(tmp_path, capsys):
     assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path)]) == 0
 
 
-def test_to_trace_changes_nothing(tmp_path):
-    plain, traced = Job("cpu", dropout=0.3), Job("cpu", dropout=0.3)
-    for i in range(3):
-        plain.step(*plain.batch(i))
-    mp.manual_seed(0)
-    traced = Job("cpu", dropout=0.3)
-    with mp.audit(trace=tmp_path):
-        for i in range(3):
-            traced.step(*traced.batch(i))
-    same(plain.state(), traced.state())
-
-
-def test_another_seed(tmp_path):
+def test_another_seed_and_other_data(tmp_path):
     found = diff(small(tmp_path / "a"), small(tmp_path / "b", seed=1))
     assert (found.first.iteration, found.first.a.role, str(found.first.a)) == (0, "parameter", "model.0.weight")
-    assert "another seed" in found.why()
+    assert "another seed" in found.why() and found.generators == 0
     assert found.configuration == {"seed": ("0", "1")}
-    assert found.generators == 0
-
-
-def test_other_data(tmp_path):
-    found = diff(small(tmp_path / "a"), small(tmp_path / "b", data=1))
+    found = diff(tmp_path / "a", small(tmp_path / "c", data=1))
     assert (found.first.iteration, found.first.a.role, found.first.a.name) == (0, "input", "input")
-    assert "given different data" in found.why()
-    assert not found.configuration
+    assert "given different data" in found.why() and not found.configuration
 
 
 def test_another_policy_is_compared_in_values(tmp_path):
@@ -182,24 +161,9 @@ def test_an_op_more_that_changes_nothing(tmp_path):
     assert "No difference" not in str(found) and "What both have is the same" in str(found)
 
 
-def test_weights_that_change_between_steps(tmp_path):
-    def change(i, made):
-        if i == 2:
-            with mp.no_grad():
-                made.model[6].weight[0, 0] += 0.5
-
-    found = diff(job(tmp_path / "a"), job(tmp_path / "b", between=change))
-    assert (found.first.iteration, str(found.first.a), found.first.a.role) == (2, "model.6.weight", "parameter")
-    assert "What the optimizer wrote was the same" in found.why()
-
-
 def test_another_learning_rate_and_another_clipping(tmp_path):
     found = diff(small(tmp_path / "a"), small(tmp_path / "b", lr=0.2))
-    assert (found.first.iteration, found.first.a.role, str(found.first.a)) == (
-        0,
-        "update",
-        "model.0.weight adam update",
-    )
+    assert (found.first.a.role, str(found.first.a)) == ("update", "model.0.weight adam update")
     assert "its options, its state or its arithmetic differ" in found.why()
     found = diff(small(tmp_path / "c", clip=1e9), small(tmp_path / "d", clip=0.1))
     assert (found.first.iteration, found.first.a.role) == (0, "gradient")
@@ -224,32 +188,24 @@ def test_other_random_numbers(tmp_path, monkeypatch):
     assert "The random generators stood elsewhere when step 2 began." in found.why()
 
 
-def test_infinities(tmp_path):
-    for name, value in (("a", 1.0), ("b", 1e4)):
-        with mp.audit(trace=tmp_path / name):
-            x = mp.tensor(np.full(3, value, "float16"))
-            x * x
-    found = diff(tmp_path / "a", tmp_path / "b")
+def squares(folder, *values):
+    with mp.audit(trace=folder):
+        x = mp.tensor(np.array(values, "float16"))
+        x * x + x
+    return folder
+
+
+def test_infinities_signs_of_zeros_and_shapes(tmp_path):
+    a = squares(tmp_path / "a", 1.0, 0.0)
+    found = diff(a, squares(tmp_path / "b", 1e4, 0.0))
     assert found.nonfinite[0] is None and str(found.nonfinite[1][1]) == "mul forward"
     assert found.depth[-1].distance == math.inf
     assert "First infinity or NaN in B: step 0, mul forward" in str(found)
     json.dumps(found.as_dict(), allow_nan=False)
-
-
-def test_only_the_sign_of_a_zero(tmp_path):
-    for name, zero in (("a", 0.0), ("b", -0.0)):
-        with mp.audit(trace=tmp_path / name):
-            mp.tensor([zero, 1.0]) + mp.tensor([0.0, 1.0])
-    found = diff(tmp_path / "a", tmp_path / "b")
+    found = diff(a, squares(tmp_path / "c", 1.0, -0.0))
     assert found.first.distance == 0 and "Only the signs of zeros" in found.why() and found.beyond is None
-
-
-def test_shapes(tmp_path):
-    for name, n in (("a", 4), ("b", 5)):
-        with mp.audit(trace=tmp_path / name):
-            ops.relu(mp.ones(n))
-    found = diff(tmp_path / "a", tmp_path / "b")
-    assert "Its shape is (4,) in A and (5,) in B." in found.why() and found.first.distance == math.inf
+    found = diff(a, squares(tmp_path / "d", 1.0))
+    assert "Its shape is (2,) in A and (1,) in B." in found.why() and found.first.distance == math.inf
 
 
 def test_two_policies_of_one_program(tmp_path):
@@ -266,34 +222,6 @@ def test_two_policies_of_one_program(tmp_path):
     assert alone.same
     with pytest.raises(ValueError, match=r"diff: nothing in .* ran under 'BF16'; policies: FP32, MIXED"):
         diff(f"{tmp_path / 'both'}:BF16", tmp_path / "both")
-
-
-def test_the_cpu_and_the_gpu(gpu, tmp_path):
-    for device in ("cpu", "gpu"):
-        made = Job(device, scale=2.0**8)
-        with mp.audit(trace=tmp_path / device):
-            for i in range(2):
-                made.step(*made.batch(i))
-    found = diff(tmp_path / "cpu", tmp_path / "gpu")
-    assert found.only == [0, 0] and [s.iteration for s in found.steps] == [0, 1]
-    assert found.configuration["device"] == ("cpu", "gpu")
-    assert 0 < max(s.worst for s in found.steps) < 0.05  # sums in another order
-    assert found.first.a.role == "output" and found.first.inputs == 0
-
-
-def test_tables_of_which_rows_are_read(tmp_path):
-    for name, row in (("a", 3), ("b", 4)):
-        mp.manual_seed(0)
-        table = nn.Embedding(10, 4, sparse=True)
-        optimizer = optim.SGD(table.parameters(), lr=0.1)
-        with mp.audit(trace=tmp_path / name):
-            for i in range(2):
-                table(mp.tensor([1, 2, row if i else 3])).square().mean().backward()
-                optimizer.step()
-                optimizer.zero_grad()
-    found = diff(tmp_path / "a", tmp_path / "b")
-    assert (found.first.iteration, found.first.a.role) == (1, "input")
-    assert found.steps[0].differ == 0 and found.steps[1].weights > 0
 
 
 def lines(folder):
@@ -357,16 +285,6 @@ def test_what_a_backward_read(tmp_path):
     assert [by_number[i] for i in update.inputs] == [gradient] and update.scale == 1
 
 
-def test_a_part_of_a_run(tmp_path):
-    made = Job("cpu")
-    with mp.audit(trace=tmp_path, every=2):
-        for i in range(5):
-            made.step(*made.batch(i))
-    steps = list(Run(tmp_path).steps())
-    assert [step.iteration for step in steps] == [0, 2, 4]
-    assert Run(tmp_path).header["every"] == 2 and diff(tmp_path, tmp_path).same
-
-
 def test_a_killed_run_is_compared_as_far_as_it_goes(tmp_path):
     job(tmp_path / "a")
     job(tmp_path / "b")
@@ -384,38 +302,16 @@ def test_a_killed_run_is_compared_as_far_as_it_goes(tmp_path):
         diff(tmp_path / "a", tmp_path / "b")
 
 
-def test_a_run_that_ended_early_says_so(tmp_path):
-    def fail(i, made):
-        if i == 2:
-            raise KeyError
-
-    job(tmp_path / "a")
-    with pytest.raises(KeyError):
-        job(tmp_path / "b", between=fail)
-    found = diff(tmp_path / "a", tmp_path / "b")
-    assert found.b.ended == "KeyError" and len(found.steps) == 2 and "ended early: KeyError" in str(found)
-    assert found.same  # as far as both go
-
-
 def test_what_cannot_be_compared(tmp_path):
-    good = small(tmp_path / "good")
-    for wrong in (1, None, ["runs/a"]):
-        with pytest.raises(TypeError, match="diff: expected b to be a folder with a trace, got "):
-            diff(good, wrong)
-    (tmp_path / "empty").mkdir()
-    for name in ("empty", "missing"):
-        with pytest.raises(
-            FileNotFoundError, match=rf"diff: there is no trace in '.*{name}': `tinymp audit --trace --out"
-        ):
-            diff(good, tmp_path / name)
+    good = squares(tmp_path / "good", 1.0)
+    with pytest.raises(TypeError, match="diff: expected b to be a folder with a trace, got "):
+        diff(good, 1)
+    with pytest.raises(FileNotFoundError, match=r"diff: there is no trace in '.*missing': `tinymp audit --trace --out"):
+        diff(good, tmp_path / "missing")
     first, rest = (good / FILE).read_text().split("\n", 1)
     contents = {
-        "other": (
-            first.replace('trace":1', 'trace":2') + "\n" + rest,
-            "has format 2, of tinymp 0.1.0, and this tinymp reads 1",
-        ),
+        "other": (first.replace('trace":1', 'trace":2') + "\n" + rest, "has format 2, of tinymp .* reads 1"),
         "none": ('{"a": 1}\n', "expected a trace in .*, which begins with"),
-        "text": ("hello\n", "expected a trace in .*, which begins with 'hello"),
         "nothing": ("", "expected a trace in"),
         "header": (first + "\n", "the trace .* is empty: no op ran"),
     }
@@ -428,46 +324,26 @@ def test_what_cannot_be_compared(tmp_path):
         ops.exp(mp.ones(2))
     with pytest.raises(ValueError, match=r"diff: .* have no tensor in common: trace the same program"):
         diff(good, tmp_path / "foreign")
-    for wrong in (True, "", 3):
-        with pytest.raises(TypeError, match="audit: expected trace to be a folder"):
-            mp.audit(trace=wrong)
+    with pytest.raises(TypeError, match="audit: expected trace to be a folder"):
+        mp.audit(trace=3)
     with pytest.raises(OSError, match="trace"), mp.audit(trace=good / FILE / "below"):
         pass
 
 
 def line(signature, number=0):
-    return Line(
-        number,
-        "output",
-        "",
-        signature,
-        "op",
-        "forward",
-        "",
-        (),
-        "float32",
-        "",
-        "",
-        "",
-        0,
-        0.0,
-        0.0,
-        1.0,
-        (),
-        np.zeros(1),
-    )
+    """A line of a trace; only its signature matters here."""
+    where = "output", "", signature, "op", "forward", "", (), "float32", "", "", ""
+    return Line(number, *where, 0, 0.0, 0.0, 1.0, (), np.zeros(1))
 
 
-@pytest.mark.parametrize(
-    ("a", "b"), [("", ""), ("abc", "abc"), ("abc", "axbc"), ("abc", "bcd"), ("aaa", "aa"), ("ab", "cd"), ("a", "")]
-)
+@pytest.mark.parametrize(("a", "b"), [("abc", "axbc"), ("abc", "bcd"), ("aaa", "aa"), ("ab", "cd"), ("a", "")])
 def test_alignment(a, b):
     """Each line once, in order; what is common is paired."""
     x, y = ([line(c, i) for i, c in enumerate(text)] for text in (a, b))
     found = list(align(x, y))
     assert [p for p, _ in found if p] == x and [q for _, q in found if q] == y
     assert all(p.signature == q.signature for p, q in found if p and q)
-    expected = {"abcabc": 3, "abcaxbc": 3, "abcbcd": 2, "aaaaa": 2}.get(a + b, 0)
+    expected = {"abcaxbc": 3, "abcbcd": 2, "aaaaa": 2}.get(a + b, 0)
     assert sum(1 for p, q in found if p and q) == expected
 
 
@@ -494,9 +370,6 @@ def test_the_commit_is_told(tmp_path, monkeypatch):
     small(tmp_path / "a", steps=1)
     commit = subprocess.run([git, "-C", tmp_path, "rev-parse", "HEAD"], capture_output=True, text=True).stdout
     assert Run(tmp_path / "a").header["commit"] and commit.startswith(Run(tmp_path / "a").header["commit"])
-    monkeypatch.setenv("PATH", "")
-    small(tmp_path / "b", steps=1)
-    assert diff(tmp_path / "a", tmp_path / "b").configuration == {"commit": (commit[:12], "-")}
 
 
 SCRIPT = """
@@ -535,9 +408,3 @@ def test_on_the_command_line(tmp_path, capsys, monkeypatch):
     content = json.loads((tmp_path / "runs" / "diff" / "diff.json").read_text())
     assert content["first"]["what"] == "model.0.weight" and len(content["steps"]) == 6
     assert content["configuration"]["seed"] == ["0", "2"]
-    assert main(["diff", "a", f"b/{older.name}", "--out", "d"]) == 1
-    capsys.readouterr()
-    for wrong, message in ((["a", "nowhere"], "there is no trace in 'nowhere'"), (["a"], "required: B")):
-        with pytest.raises(SystemExit) as end:
-            main(["diff", *wrong])
-        assert end.value.code == 2 and message in capsys.readouterr().err
