@@ -1,7 +1,6 @@
 """Where an event belongs: module, op, phase, the line in tinymp and the line in the user's program."""
 
 import inspect
-import re
 import threading
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -100,9 +99,6 @@ def test_where_a_training_step_rounds():
     assert seen.steps == [(0, optim.StepResult.APPLIED)] and seen.listener.iteration == 1
 
 
-# ---- iterations
-
-
 class Iterations(Instrument):
     """Notes of each iteration what happened in it."""
 
@@ -173,34 +169,6 @@ def test_iterations_of_a_gan(frozen):
     assert seen.listener.iterations == 3
 
 
-def test_a_loss_without_parameters_begins_no_iteration():
-    """A module that is made anew for each of a GAN's two losses."""
-    generator, discriminator = line(), line(2, 1)
-    optimizers = [optim.SGD(model.parameters(), lr=0.1) for model in (discriminator, generator)]
-    with mp.audit(seen := Iterations()):
-        for _ in range(3):
-            fake = generator(half(3, 2))
-            for optimizer, x in zip(optimizers, (fake.detach(), fake)):
-                nn.ReLU()(discriminator(x)).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
-            optimizers[0].zero_grad()
-    assert seen.listener.iterations == 3
-
-
-def test_a_backward_pass_that_reaches_no_weights_belongs_to_the_iteration_around_it():
-    """As for a penalty on the gradient of the data, between the steps of two optimizers."""
-    first, second, x, seen = line(), line(), half(3, 2).requires_grad_(), Iterations()
-    optimizers = [optim.SGD(model.parameters(), lr=0.1) for model in (first, second)]
-    with mp.audit(seen):
-        second(first(x)).sum().backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-            (x * x).sum().backward()
-    assert seen.listener.iterations == 1
-
-
 def test_skipped_steps_count():
     first, second, seen = line(), line(), Iterations()
     optimizers = optim.SGD(first.parameters(), lr=0.1), optim.Adam(second.parameters())
@@ -216,15 +184,9 @@ def test_skipped_steps_count():
     assert seen.seen == {0: [*one, "step SGD", "step Adam"], 1: [*one, "step SGD", "step Adam"]}
 
 
-# ---- who called
-
-
-@pytest.mark.parametrize(
-    ("wrong", "got"), [(Everything, "the class Everything: write Everything()"), (3, "int"), (None, "NoneType")]
-)
-def test_only_instruments_are_taken(wrong, got):
-    with pytest.raises(TypeError, match=re.escape(f"audit: expected instruments, got {got}")):
-        mp.audit(Everything(), wrong)
+def test_only_instruments_are_taken():
+    with pytest.raises(TypeError, match=r"audit: expected instruments, got the class Everything: write Everything\(\)"):
+        mp.audit(Everything)
 
 
 def test_a_conversion_by_the_user():
@@ -246,11 +208,6 @@ def test_sums_of_gradients_belong_to_the_op_that_gets_them():
     (place,) = [p for p in seen.places("rounded", op="exp", phase="backward") if p.where.startswith("autograd.py")]
     assert place.caller.startswith(HERE)
     (place,) = seen.places("rounded", op="exp", phase="forward")
-    seen = Everything()
-    with mp.audit(seen):
-        (ops.sum(x * x)).backward()
-    (place,) = [p for p in seen.places("rounded") if p.op == "sum of gradients"]
-    assert (place.phase, place.kind) == ("backward", None)
 
 
 class Pair(NamedTuple):
