@@ -100,20 +100,6 @@ def test_what_became_0_in_fp16_is_lost():
     assert "Not among the lost" not in str(histograms)
 
 
-def test_a_part_of_what_was_rounded():
-    """Whose values became 0 is not known: they are zeros, also where the part is as large as the whole, broadcast."""
-    a, b = (mp.tensor(np.ones((4, 2), "f2"), requires_grad=True) for _ in range(2))
-    c, histograms = mp.tensor(np.array([[0.25]] * 4 + [[4]] * 4, "f2")), Exponents()
-    with mp.audit(histograms):
-        parts = [ops.relu(x).sum(1, keepdim=True) for x in (a, b)]
-        ((ops.cat(parts) * c).float().sum() * 2.0**-24).backward()
-    assert lost_in_rounding(histograms, "activation gradient", "cat") == 4
-    for name, times in (("sum", 1), ("relu", 2)):
-        t = tensor(histograms, name, "activation gradient")
-        assert t["zeros"] == 4 * times and by_exponent(t)[-22] == 4 * times
-        assert lost_in_rounding(histograms, "activation gradient", name) == 0
-
-
 def test_what_became_0_inside_of_an_op():
     """The LSTM rounds the gradients of its gates, which are nobody's."""
     layer, histograms = mp.MIXED.cast(nn.LSTM(4, 4)), Exponents()
@@ -243,17 +229,6 @@ def test_two_trainings_in_one_audit_are_kept_apart():
     ]
     assert (both.best_scale(), both.margin(), both.saved()) == (mixed.best_scale(), mixed.margin(), mixed.saved())
     assert len(models) == 2 and "model.norm layer_norm: activation gradient (FP32)" in str(both)
-
-
-def test_fp16_gradients_decide_where_there_are_any():
-    """Normalisation layers stay FP32 in mixed precision: their gradients lose nothing."""
-    small, normal = np.full(2, 2.0**-30, np.float32), np.ones(6, np.float32)
-    histograms = Exponents()
-    with mp.audit(histograms):
-        assert mp.MIXED.norm == np.float32
-        backward(weight(mp.MIXED, 2, "norm", normalisation=True), small)
-        backward(weight(mp.MIXED, 6, "w"), normal)
-    assert histograms.share_lost("weight gradient", 1.0) == (0, 0, 0)
 
 
 def test_weights_below_fp16_in_the_master():

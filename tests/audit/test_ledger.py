@@ -59,12 +59,6 @@ def test_at_the_limits(x, found):
     assert (row.zero, row.subnormal, row.infinite) == found
 
 
-def test_from_fp64():
-    r = Rounding()
-    r.add(np.float64([1e-50, 1e-40, 1e39, 1.0]), np.float32([0, 1e-40, np.inf, 1]))
-    assert (r.elements, r.zero, r.subnormal, r.infinite, r.largest) == (4, 1, 1, 1, 1e39)
-
-
 def train(steps=3):
     mp.manual_seed(0)
     model = mp.MIXED.cast(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)))
@@ -143,30 +137,14 @@ def test_a_picture_of_what_was_lost():
     from matplotlib.figure import Figure
 
     rows = [Row("model", f"op{i}", "forward", "DOT", "", roundings={"": Rounding(100 * i, zero=i)}) for i in range(13)]
-    rows[0].roundings[""] = Rounding(10**6, subnormal=999_999)  # less than any zero, and so left out
     rows[12].roundings["other"] = Rounding(2400, infinite=50, subnormal=100)  # 162 of 3600 with the 12
     rows.append(Row("", "cast", "cast", "-", "", roundings={"": Rounding(10**6, infinite=1)}))
-    axes = Figure().add_subplot()
-    Rows(rows).draw(axes)
+    Rows(rows).draw(axes := Figure().add_subplot())
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels == [*[f"model op{i} forward" for i in range(4, 12)], "cast", "model op12 forward"]
     infinite, zero, subnormal = ([bar.get_width() for bar in bars] for bars in axes.containers)
     assert (infinite[-2:], subnormal[-2:]) == (pytest.approx([1e-4, 5000 / 3600]), pytest.approx([0, 10000 / 3600]))
     assert zero == pytest.approx([1.0] * 8 + [0, 1200 / 3600])
-    assert axes.containers[2][-1].get_x() == pytest.approx(6200 / 3600)
-    counts = [text.get_text() for text in axes.texts]
-    assert counts[-3:] == ["11 zero", "1 infinite", "50 infinite, 12 zero, 100 subnormal"]
-    Rows().draw(Figure().add_subplot())
-
-
-def test_what_is_no_op_and_rounds_nothing_has_no_row():
-    """Clipping sums squares in FP32, and looks for the largest."""
-    p = nn.Parameter(np.ones(3, "float32"))
-    p.grad = np.ones(3, "float32")
-    with mp.audit() as a:
-        optim.clip_grad_norm_([p], 1.0)
-        optim.clip_grad_norm_([p], 1.0, norm_type=float("inf"))
-    assert a.ledger == []
 
 
 def test_a_row_per_policy():

@@ -145,25 +145,6 @@ def test_nothing_is_allocated():
     assert allocated < 1_000_000
 
 
-@pytest.mark.parametrize(
-    "index",
-    [
-        (np.array([0, 1]),),
-        (slice(None), np.array([[0, 1]])),
-        (np.array([0, 1]), slice(None), np.array([1, 1])),
-        (0, slice(1, 3), np.array([0, 0])),
-        (..., np.array([0, 1, 1]), None),
-        (np.array([True, False, True, True]),),
-        ([0, 1], [2, 2]),
-        (None, slice(None), np.array([0])),
-    ],
-    ids=str,
-)
-def test_indices(index):
-    x = np.zeros((4, 5, 6), np.float32)
-    assert _look(meta.asarray(x)[index]) == _look(x[index].copy(order="K"))
-
-
 class Loses(ops.pointwise.Mul):
     def forward(self, a, b):
         raise KeyError("lost")

@@ -47,22 +47,6 @@ def test_linear():
     assert {"m": "outputs", "n": "inputs", "k": "rows"} in axes
 
 
-def test_calls_at_one_place_add_up_and_others_do_not():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a = nn.Linear(8, 8)
-
-        def forward(self, x):
-            for _ in range(3):
-                x = self.a(x)
-            return self.a(x)
-
-    products = listen(Twice(), ones(8, 8), backward=False)
-    assert sorted(p.calls for p in products.rows) == [1, 3]
-    assert sum(p.flops for p in products.rows) == 4 * 2 * 8**3
-
-
 @pytest.mark.parametrize(("block", "groups"), [(1 << 24, 1), (1500, 2)])
 def test_conv2d(block, groups, monkeypatch):
     """Whole, however many blocks of columns there are."""
@@ -109,16 +93,6 @@ def test_batched_matmul(left, right):
         ops.matmul(mp.tensor(ones(*left)), mp.tensor(ones(*right)))
     (one,) = products.rows
     assert (one.batch, one.m, one.n, one.k, one.dtype, one.axes) == (6, 4, 16, 8, "float32", {})
-
-
-def test_padding():
-    products = listen(nn.Linear(20, 10), ones(16, 20), backward=False)
-    (one,) = products.rows
-    assert one.misaligned == ["n", "k"]
-    assert one.padded == [16, 16, 24]
-    assert one.padding_cost == pytest.approx(16 * 24 / (10 * 20) - 1)
-    assert not one.eligible
-    assert products.tensor_core_share == 0
 
 
 def test_padding_of_a_convolution_is_of_its_channels():

@@ -66,12 +66,6 @@ def test_skipped_steps():
     assert "None of 4 steps was skipped." in said(FINE, summary={"iterations": 4}, scale={"skipped": []})
 
 
-def test_lost_updates():
-    updates = [{"name": "w", "lost": 0.25}, {"name": "v", "lost": 0.5}, {"name": "norm", "lost": 0.9, "fp32": True}]
-    assert "50 % of the updates of v are too small to change an FP16 weight." in said(NOTE, updates=updates)
-    assert "Every update is large enough to change an FP16 weight." in said(FINE, updates=[{"name": "w", "lost": 0.0}])
-
-
 def test_tensor_cores():
     fit = {"flops": 300, "dtype": "float16", "misaligned": [], "eligible": True}
     odd = {**fit, "misaligned": ["k"], "eligible": False}
@@ -80,15 +74,6 @@ def test_tensor_cores():
     text = "Tensor Cores can run 33.3 % of the work in 3 matrix products (1 of FP32 operands, 1 with a dimension "
     newer = " cuBLAS 11 and later runs sizes of other multiples there as well, less efficiently."
     assert said(NOTE, products=[fit, odd, wide])[-1] == text + "that is no multiple of 8)." + newer
-
-
-def test_an_fp32_baseline_is_not_asked_about():
-    fit = {"flops": 300, "dtype": "float16", "misaligned": [], "eligible": True, "policy": "MIXED", "module": "net"}
-    baseline = {**fit, "dtype": "float32", "eligible": False, "policy": "FP32"}
-    alone = "Tensor Cores can run 100 % of the work in 1 matrix product."
-    assert said(FINE, products=[fit, baseline])[-1:] == [alone]
-    assert said(FINE, products=[fit, {**baseline, "policy": "MIXED"}])[-1:] == [alone]  # without mp.use
-    assert "0 % of the work in 1 matrix product (1 of FP32" in said(NOTE, products=[baseline])[-1]
 
 
 def test_an_evaluation_is_not_asked_about():

@@ -121,17 +121,6 @@ def test_sparse_rows():
     assert u.elements == 90 and u.lost > 0
 
 
-def test_fp64_weights():
-    p = nn.Parameter(np.array([1.0, 1.0, 1.0]))
-    # the first passes the tie below 1 by less than FP32 can tell: lost if it were rounded twice
-    give(p, [2.0**-11 + 2.0**-40, -(2.0**-11), 0.0])
-    meter = LostUpdates()
-    with mp.audit(meter):
-        optim.SGD([p], lr=0.5).step()
-    row = only(meter)
-    assert row["fp32"] and [round(3 * row[k]) for k in ("lost", "unchanged_by_zero")] == [1, 1]
-
-
 def test_policies_are_kept_apart():
     """FP32's and MIXED's model have the same names."""
     meter = LostUpdates()
@@ -154,11 +143,6 @@ def test_policies_are_kept_apart():
     assert (total.elements, total.lost, total.fp32, total.policy) == (2, 1, False, "MIXED")
     titles = [re.split(r"  +", row)[0] for row in str(meter).splitlines()[2:]]
     assert titles[0] == "all (MIXED)" and {"model.0.weight (FP32, in FP32)", "model.0.weight (MIXED)"} < set(titles)
-
-    from matplotlib.figure import Figure
-
-    meter.draw(axes := Figure().add_subplot())
-    assert len({label.get_text() for label in axes.get_yticklabels()}) == 6
 
 
 def test_skipped_steps_and_what_users_write_are_not_updates():
