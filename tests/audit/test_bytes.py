@@ -13,9 +13,7 @@ from gpu.both_ways import fast_only
 from tinymp import nn, ops, optim, statistics
 from tinymp.audit.bytes import ROLES, ByteLedger, saved_nbytes, total
 from tinymp.audit.histograms import Exponents
-from tinymp.audit.ledger import Ledger
 from tinymp.audit.predict import another_iteration, predict
-from tinymp.audit.products import Products
 from tinymp.events import Setting, in_pass
 
 pytestmark = pytest.mark.cpu  # exact numbers are those of the CPU's definitions; fast paths on a GPU keep other arrays
@@ -133,17 +131,6 @@ def test_two_graphs_at_once():
     assert ledger.measured["activations"] == {"float32": 2 * 4 * 8 * 4}
 
 
-def test_a_graph_that_is_dropped_and_none_at_all():
-    x, ledger = mp.tensor(images(64, 8), requires_grad=True), ByteLedger()
-    with mp.audit(ledger):
-        ops.exp(x)
-        gc.collect()
-        ops.exp(x[:1]).sum().backward()
-        with mp.no_grad():
-            ops.exp(x)
-    assert ledger.measured["activations"] == {"float32": 8 * 4}
-
-
 def test_sparse_gradients():
     model = build(lambda: nn.Embedding(1000, 8, sparse=True), mp.MIXED)
     ledger = measure(model, lambda m, i: ops.mse_loss(m(i), ops.zeros(5, 8)), [np.array([1, 2, 2, 9, 7])], mp.MIXED,
@@ -229,16 +216,6 @@ def test_predictions(name, policy, rule):
         "activations": kept,
         "optimizer": {"sgd": 0, "momentum": 4, "adam": 8}[rule] * n,
     }
-
-
-def test_within_an_audit_nobody_else_hears():
-    model = build(of_mnist, mp.MIXED)
-    inner = Products(), Ledger()
-    with mp.audit() as a:
-        predict(model, (2, 1, 28, 28), instruments=inner)
-    assert not a.ledger
-    assert inner[0].rows
-    assert {(row.read, row.written) for row in inner[1].rows.filter(op="conv2d")} == {("float16", "float16")}
 
 
 def test_no_values_no_exponents():

@@ -255,12 +255,6 @@ def test_sparse_gradients_and_updates():
     assert by_exponent(w) == {0: 40 + 4} and w["zeros"] == 4  # at first, and the rows written: 1 - 1 and 1 - 2
 
 
-def test_nothing_was_seen():
-    histograms = Exponents()
-    assert str(histograms) == "no weights and no gradients were seen"
-    assert histograms.best_scale() is None and histograms.margin() is None and histograms.as_dict()["tensors"] == []
-
-
 def test_pictures_and_what_cannot_be_drawn():
     from matplotlib.figure import Figure
 

@@ -169,21 +169,6 @@ def test_iterations_of_a_gan(frozen):
     assert seen.listener.iterations == 3
 
 
-def test_skipped_steps_count():
-    first, second, seen = line(), line(), Iterations()
-    optimizers = optim.SGD(first.parameters(), lr=0.1), optim.Adam(second.parameters())
-    scaler = optim.DynamicLossScaler(2.0**24)
-    with mp.audit(seen):
-        for _ in range(2):
-            scaler.scale((second(first(half(3, 2))) * 1000.0).float().sum()).backward()
-            for optimizer in optimizers:
-                assert not scaler.step(optimizer)
-                optimizer.zero_grad()
-            scaler.update()
-    one = ["backward second", "backward first", "gradient second.weight", "gradient first.weight"]
-    assert seen.seen == {0: [*one, "step SGD", "step Adam"], 1: [*one, "step SGD", "step Adam"]}
-
-
 def test_only_instruments_are_taken():
     with pytest.raises(TypeError, match=r"audit: expected instruments, got the class Everything: write Everything\(\)"):
         mp.audit(Everything)
@@ -215,25 +200,16 @@ class Pair(NamedTuple):
     other: nn.Module
 
 
-class Holder:
-    def __init__(self, net):
-        self.net = net
-
-    def run(self, x):
-        return self.net(x)
-
-
 def test_a_model_is_called_what_its_caller_calls_it():
     x, pair, seen = half(2, 4), Pair(mp.MIXED.cast(nn.Linear(4, 2)), mp.MIXED.cast(nn.Linear(4, 2))), Everything()
     models = [mp.MIXED.cast(nn.Linear(4, 2))]
     with mp.audit(seen):
         pair.generator(x)
         pair.other(x)
-        Holder(mp.MIXED.cast(Net())).run(x)
         models[0](x)
         (lambda layer: layer(x))(mp.MIXED.cast(nn.Linear(4, 2)))
     modules = [p.module for p in seen.places("ran", op="linear")]
-    assert modules == ["pair.generator", "pair.other", "net.body.0", "net.head", "linear", "layer"]
+    assert modules == ["pair.generator", "pair.other", "linear", "layer"]
 
 
 CELLS = {

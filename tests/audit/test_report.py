@@ -273,26 +273,6 @@ def test_a_click_sorts_and_the_next_one_turns_it_round(browser):
         assert made.title == f"#sort=subnormal&dir={state.removesuffix('ending')}"
 
 
-def two_policies():
-    """The sample beside an FP32 run of the same program, which rounds nothing."""
-    mixed = content()["ledger"]
-    plain = [
-        {**r, "policy": "FP32", "roundings": {}} | dict.fromkeys(("rounded", "zero", "subnormal", "infinite"), 0)
-        for r in mixed
-    ]
-    return content(ledger=[*plain, *[{**r, "policy": "MIXED"} for r in mixed]])
-
-
-def test_an_fp32_baseline_is_folded_away(browser):
-    made = two_policies()
-    n = len(content()["ledger"])
-    source = page(made)
-    assert len(Page(source).column("zero")) == 2 * n  # without JavaScript all is there
-    for hash, rows in (("", n), ("#policy=*", 2 * n)):
-        assert len(Page(browser(source, hash=hash)[0]).column("zero")) == rows, hash
-    assert set(Page(browser(source)[0]).column("policy")) == {"MIXED"}
-
-
 def test_the_policy_of_the_page_lets_its_own_script_run_and_no_other(browser):
     source = whole()
     (allowed,) = (a["content"] for a, _ in Page(source).all("meta", **{"http-equiv": "Content-Security-Policy"}))
@@ -301,23 +281,6 @@ def test_the_policy_of_the_page_lets_its_own_script_run_and_no_other(browser):
     planted = source.replace("</body>", "<script>document.title = 'planted'</script></body>")
     dom, console = browser(planted)
     assert Page(dom).title != "planted" and "Content Security Policy" in " ".join(console)
-
-
-def test_another_audit_is_put_beside(browser):
-    other = {"ledger": [{**r, "zero": 7 * r["rounded"] // 100} for r in content()["ledger"]]}
-    script = f"""
-    const file = new File([{json.dumps(json.dumps(other))}], "other.json");
-    const data = new DataTransfer();
-    data.items.add(file);
-    const input = document.querySelector("[name=other]");
-    input.files = data.files;
-    input.dispatchEvent(new Event("change"));
-    setTimeout(() => document.title = document.querySelector("#rows td .other").textContent, 500);
-    """
-    dom, console = browser(whole(), script=script)
-    assert not console and re.fullmatch(r"[\d,]+ \(7\.0 %\)", Page(dom).title)
-    script = script.replace(json.dumps(json.dumps(other)), '"no JSON"').replace("#rows td .other", "#controls output")
-    assert Page(browser(whole(), script=script)[0]).title == "other.json is no audit.json"
 
 
 def test_your_line_and_tinymps_are_beside_a_row():

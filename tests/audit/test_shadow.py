@@ -11,9 +11,7 @@ from job import same
 from tinymp import nn, ops, optim
 from tinymp.audit.listener import Listener
 from tinymp.audit.shadow import Shadow, difference
-from tinymp.autograd import Op
 from tinymp.events import Setting, in_pass
-from tinymp.precision import POINTWISE, store, widen
 
 EPS = 2.0**-10  # the spacing of FP16 from 1 to 2
 FP16 = np.float16
@@ -205,30 +203,6 @@ def test_one_rounding_costs_at_most_half_an_ulp(name):
     for (op, phase), row in rows.items():
         assert row.local.max <= 0.5 + 2e-3 or op == "lstm", (op, phase)
         assert row.local.mean < 10 and row.elements > 0 and row.nonfinite == 0
-
-
-class Noise(Op):
-    """y = x + noise, and keeps a list of its calls."""
-
-    kind = POINTWISE
-
-    def forward(self, x, *, calls):
-        calls.append(x.shape)
-        return store(widen(x) + self.device.uniform(x.shape), like=x)
-
-
-def test_an_op_of_the_users_that_draws_random_numbers():
-    def run():
-        mp.manual_seed(0)
-        calls = []
-        with mp.no_grad():
-            y = [Noise.apply(half([1.0, 2.0]), calls=calls).tolist() for _ in range(3)]
-        return y, calls
-
-    with Listener([shadow := Shadow()]):
-        seen = run()
-    assert shadow.rows[0].calls == len(seen[1]) == 3
-    assert seen == run()
 
 
 class Net(nn.Module):

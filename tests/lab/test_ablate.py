@@ -159,19 +159,6 @@ def test_what_is_wrong_with_a_function_is_said(script):
         Ablation(workload(f"{script}:gives_up", 1), 1).run(MASTER)
 
 
-def test_a_scaler_that_gives_up_is_a_result():
-    def train(policy, scaler, seed):
-        if policy is mp.NO_MASTER:
-            raise FloatingPointError("no scale cures this")
-        return Run(1.0, [1.0])
-
-    ablation = Ablation(Workload("planted", "score", True, train), 1)
-    assert ablation.run(MASTER) == NEEDED
-    entry = ablation.as_dict()["decisions"][0]
-    assert entry["scores"] == [None]
-    assert entry["stopped"] == ["no scale cures this"]
-
-
 def test_an_example(small, tmp_path, capsys):
     arguments = ["ablate", "lstm", "--steps", "2", "--seeds", "1", "--only", "master"]
     assert main([*arguments, "--out", str(tmp_path)]) == 0

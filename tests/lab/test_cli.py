@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-import tinymp as mp
 from tinymp.events import here
 from tinymp.lab import cli
 from tinymp.lab.cli import main
@@ -28,9 +27,6 @@ if __name__ == "__main__":
     print("arguments", sys.argv, "path", sys.path[0])
     if "exit" in sys.argv:
         sys.exit(7)
-    if "chdir" in sys.argv:
-        import os
-        os.chdir("/")
     if "terminate" in sys.argv:
         import os
         os.kill(os.getpid(), 15)
@@ -197,11 +193,6 @@ def test_what_cannot_run_leaves_the_last_report(script, tmp_path, capsys):
     assert (tmp_path / "runs" / "audit" / "own" / "audit.json").read_text() == before
 
 
-def test_a_program_may_change_the_folder(script, tmp_path):
-    assert main(["audit", "--out", "here", str(script), "chdir"]) == 0
-    assert rows(tmp_path / "here")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -252,15 +243,6 @@ def test_what_an_example_needs_is_said(tmp_path, capsys, monkeypatch):
         main(["example", "paper.speech"])
     assert end.value.code == 2 and not list(tmp_path.iterdir())
     assert "paper.speech needs matplotlib, which is not installed: pip install" in capsys.readouterr().err
-
-
-def test_explain_and_info(capsys):
-    assert main(["explain", "loss", "scaling"]) == 0
-    assert capsys.readouterr().out.startswith("loss scaling: topic\n")
-    assert main(["explain"]) == 0
-    assert "stochastic rounding" in " ".join(capsys.readouterr().out.split())
-    assert main(["info"]) == 0
-    assert capsys.readouterr().out == f"{mp.info()}\n"
 
 
 def test_python_m_tinymp(script):

@@ -2,8 +2,6 @@
 
 import json
 import math
-import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -13,7 +11,6 @@ import tinymp as mp
 from job import Job
 from oracle import rng
 from tinymp import nn, ops, optim
-from tinymp.audit.listener import Listener
 from tinymp.audit.run import Line, Run
 from tinymp.audit.trace import FILE
 from tinymp.lab.cli import main
@@ -150,17 +147,6 @@ def test_an_op_more(tmp_path):
     assert "in B alone" in str(found)
 
 
-def test_an_op_more_that_changes_nothing(tmp_path):
-    for name in ("a", "b"):
-        with mp.audit(trace=tmp_path / name):
-            ops.relu(mp.ones(2))
-            if name == "b":
-                ops.exp(mp.ones(2))
-    found = diff(tmp_path / "a", tmp_path / "b")
-    assert found.first is None and found.only == [0, 2] and not found.same
-    assert "No difference" not in str(found) and "What both have is the same" in str(found)
-
-
 def test_another_learning_rate_and_another_clipping(tmp_path):
     found = diff(small(tmp_path / "a"), small(tmp_path / "b", lr=0.2))
     assert (found.first.a.role, str(found.first.a)) == ("update", "model.0.weight adam update")
@@ -169,23 +155,6 @@ def test_another_learning_rate_and_another_clipping(tmp_path):
     assert (found.first.iteration, found.first.a.role) == (0, "gradient")
     assert "clipping" in found.why()
     assert str(found.first.a) == "gradient of model.0.weight adam update"
-
-
-def test_other_random_numbers(tmp_path, monkeypatch):
-    draws = []
-    original = Listener.stepped
-
-    def stepped(self, *args):  # after the second step one random number more is drawn
-        original(self, *args)
-        draws.append(1)
-        if len(draws) == 2:
-            mp.rand(1)
-
-    small(tmp_path / "a", dropout=0.5)
-    monkeypatch.setattr(Listener, "stepped", stepped)
-    found = diff(tmp_path / "a", small(tmp_path / "b", dropout=0.5))
-    assert (found.first.iteration, found.first.a.op, found.generators) == (2, "dropout", 2)
-    assert "The random generators stood elsewhere when step 2 began." in found.why()
 
 
 def squares(folder, *values):
@@ -252,37 +221,6 @@ def test_what_changed_in_place_is_written_again(tmp_path):
     assert [(line.role, line.op) for line in lines(tmp_path)] == [
         ("input", "relu"), ("output", "relu"), ("output", "exp"), ("input", "relu"), ("output", "relu")
     ]  # fmt: skip
-
-
-def test_two_optimizers_share_a_step(tmp_path):
-    """As in a GAN: what one network reads counts for the next step until its backward says that it is this one."""
-    made, judge = nn.Linear(2, 2), nn.Linear(2, 1)
-    optimizers = [optim.SGD(m.parameters(), lr=0.1) for m in (judge, made)]
-    with mp.audit(trace=tmp_path):
-        for _ in range(4):
-            for optimizer in optimizers:
-                x = made(mp.ones(3, 2))
-                judge(x.detach() if optimizer is optimizers[0] else x).mean().backward()
-                optimizer.step()
-                for p in (*judge.parameters(), *made.parameters()):
-                    p.grad = None
-    steps = list(Run(tmp_path).steps())
-    assert [step.iteration for step in steps] == [0, 1, 2, 3, 4]
-    assert [sum(line.role == "update" for line in step.lines) for step in steps] == [4, 4, 4, 4, 0]
-    assert diff(tmp_path, tmp_path).same
-
-
-def test_what_a_backward_read(tmp_path):
-    """Its gradients, and what its forward read; an update what backward made."""
-    small(tmp_path, steps=1, scale=8.0)
-    by_number = {line.number: line for line in lines(tmp_path)}
-    (weight,) = [line for line in by_number.values() if str(line) == "model.3 linear backward (weight)"]
-    read = {str(by_number[i]) for i in weight.inputs}
-    assert {"cross_entropy backward (input)", "model.1 relu forward", "model.3.weight"} <= read
-    (gradient,) = [x for x in by_number.values() if (x.role, x.module) == ("gradient", "model.3.weight")]
-    assert [by_number[i] for i in gradient.inputs] == [weight] and gradient.scale == weight.scale == 8
-    (update,) = [x for x in by_number.values() if (x.role, x.module) == ("update", "model.3.weight")]
-    assert [by_number[i] for i in update.inputs] == [gradient] and update.scale == 1
 
 
 def test_a_killed_run_is_compared_as_far_as_it_goes(tmp_path):
@@ -358,18 +296,6 @@ def test_alignment_of_a_loop(steps, monkeypatch):
         ("e", None),
         (None, "z"),
     ]
-
-
-def test_the_commit_is_told(tmp_path, monkeypatch):
-    git = shutil.which("git")
-    if git is None:
-        pytest.skip("git is not installed")
-    for command in ("init -q", "-c user.name=a -c user.email=b commit -q --allow-empty -m c"):
-        subprocess.run([git, "-C", tmp_path, *command.split()], check=True)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    small(tmp_path / "a", steps=1)
-    commit = subprocess.run([git, "-C", tmp_path, "rev-parse", "HEAD"], capture_output=True, text=True).stdout
-    assert Run(tmp_path / "a").header["commit"] and commit.startswith(Run(tmp_path / "a").header["commit"])
 
 
 SCRIPT = """

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from calls import CALLS, LAYERS, half
-from tinymp import fast_path, nn, ops
+from calls import CALLS, LAYERS
+from tinymp import nn, ops
 from tinymp.autograd import Op, joined
 from tinymp.lab import topics
 from tinymp.lab.explain import explain, names, ops_of
@@ -99,32 +99,6 @@ def test_places_that_are_named_are_all_that_there_are(name):
             assert {*sizes[1]} <= {r.elements for r in row.roundings.values()}
         else:
             assert row.rounded <= row.elements * bool(sizes[0])
-
-
-def test_a_projection_is_one_place_more(monkeypatch):
-    monkeypatch.setattr(fast_path, "enabled", set())  # which has none with a projection
-    counts = []
-    for options in ({}, {"proj_size": 2}):
-        with mp.audit() as a:
-            mp.MIXED.cast(nn.LSTM(3, 4, **options))(half(5, 2, 3))[0].backward(
-                np.ones((5, 2, 2 if options else 4), "float16")
-            )
-        counts.append([len(row.roundings) for row in a.ledger.filter(op="lstm")])
-    (forward, backward), (projected, back) = counts
-    assert projected == forward + 1
-    assert back == backward + 2  # and the gradient of W_hr
-
-
-def test_the_claims_about_places_are_of_ops_that_there_are():
-    def classes(base=Op):
-        for cls in base.__subclasses__():
-            yield cls
-            yield from classes(cls)
-
-    assert set(topics.ROUNDED) <= {cls.name for cls in classes() if hasattr(cls, "name")}
-    assert {name.removesuffix("_layer") for name in PLACES} == {
-        n for n, claim in topics.ROUNDED.items() if claim.forward
-    }
 
 
 @pytest.mark.parametrize("name", CALLS)
