@@ -9,11 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import tinymp as mp
 from audit.sample import content, row
 from kept import kept
 from tinymp.audit import numbers, report
@@ -107,44 +105,19 @@ def test_every_section_is_there_and_linked(sample):
     links = [a["href"] for a, _ in sample.all("a")]
     assert links[: len(SECTIONS)] == [f"#{s}" for s in SECTIONS]
     assert {link[1:] for link in links if "=" not in link} <= set(sample.ids)
-    made = Page(page({"summary": {"iterations": 9, "skipped": 1}}))
-    assert "scale" not in made.ids and not made.all("a", href="#scale") and "1 of 9 steps" in made.text("ul")
+    assert not re.search(r"https?:|//[a-z]+\.|@import|url\((?!#)", whole())  # nothing is loaded from elsewhere
 
 
-def test_nothing_is_loaded_from_elsewhere(sample):
-    source = whole()
-    assert not re.search(r"https?:|//[a-z]+\.|@import|url\((?!#)", source)
-    for _, attributes, _ in sample.elements:
-        for name in ("src", "href", "action", "data", "poster"):
-            assert attributes.get(name, "#")[0] == "#" or attributes[name].startswith("data:")
-
-
-@pytest.mark.parametrize("name", ["scale", "histograms", "advice"])
-def test_a_section_may_be_missing(name):
-    made = Page(page(content(**{name: None})))
-    assert [a["id"] for a, _ in made.all("section")] == [s for s in SECTIONS if s != name]
-    if name in report.MEASURED:
-        assert f"Not measured in this audit: {report.MEASURED[name]}." in made.text("section", id="summary")
-
-
-def test_sections_and_entries_may_be_empty():
+def test_a_section_may_be_missing_or_empty():
+    made = Page(page(content(scale=None)))
+    assert [a["id"] for a, _ in made.all("section")] == [s for s in SECTIONS if s != "scale"]
+    assert f"Not measured in this audit: {report.MEASURED['scale']}." in made.text("section", id="summary")
     empty = {name: type(value)() for name, value in content().items() if name in SECTIONS and name != "summary"}
     made = Page(page(content(**empty)))
     assert [a["id"] for a, _ in made.all("section")] == ["summary", "advice", "ledger", "words"]
     assert "Nothing to advise" in made.text("section", id="advice")
-    made = Page(page({}))
-    assert [a["id"] for a, _ in made.all("section")] == ["summary", "ledger", "words"]
-    assert made.text("ul", **{"class": "findings"}) == "•Note Nothing ran in the audited block."
-    bare = {
-        "ledger": [{"module": "m", "op": "relu", "phase": "forward"}],
-        "histograms": {"tensors": [{"name": "w", "role": "weight", "lowest": 0, "counts": []}], "lost": []},
-        "updates": [{"name": "w"}],
-        "shadow": [{"module": "m", "op": "relu"}],
-        "bytes": {"measured": {"weights": {"float16": 2}}, "predicted": None, "fp32": {"weights": {"float32": 4}}},
-        "products": [{"module": "m", "m": 8, "n": 8, "k": 8}],
-        "advice": [{"text": "Rest."}],
-    }
-    assert "–" in Page(page(bare)).text("section", id="updates")
+    made = Page(page({"updates": [{"name": "w"}], "shadow": [{"module": "m", "op": "relu"}]}))
+    assert "–" in made.text("section", id="updates")
 
 
 def planted(text):
@@ -253,15 +226,6 @@ def test_it_loads_without_a_word_on_the_console(browser):
         Page(dom)
 
 
-def test_a_sorted_view_has_an_address(browser):
-    made = Page(browser(whole(), hash="#sort=zero")[0])
-    zeros = [int(v) for v in made.column("zero")]
-    assert zeros == sorted(zeros, reverse=True) and zeros[0] > 0
-    assert [a["data-key"] for a, _ in made.all("th", **{"aria-sort": "descending"})] == ["zero"]
-    values = Page(browser(whole(), hash="#sort=largest")[0]).column("largest")
-    assert values[0] == "inf" and values[1] == "3727" and values[-1] == "-1"
-
-
 def test_a_click_sorts_and_the_next_one_turns_it_round(browser):
     click = "document.querySelector('th[data-key=subnormal] button').click();"
     for clicks, state in ((1, "descending"), (2, "ascending")):
@@ -283,17 +247,6 @@ def test_the_policy_of_the_page_lets_its_own_script_run_and_no_other(browser):
     assert Page(dom).title != "planted" and "Content Security Policy" in " ".join(console)
 
 
-def test_your_line_and_tinymps_are_beside_a_row():
-    rows = [row("net.a", "linear", "forward", "DOT", zero=1) | {"code": "y = self.a(x)  # <b>"}]
-    rows[0]["roundings"] = {"ops/dot.py:40": next(iter(rows[0]["roundings"].values()))}
-    made = Page(page(content(ledger=rows)))
-    texts = [text for _, text in made.all("pre")]
-    assert any("y = self.a(x) # <b>" in text for text in texts)
-    line = (Path(mp.__file__).parent / "ops" / "dot.py").read_text().splitlines()[39]
-    assert any(" ".join(line.split()) in text for text in texts)
-    assert [text.split()[0] for _, text in made.all("b") if text.startswith("40")] == ["40"]
-
-
 def test_filters_have_an_address(browser):
     ledger = content()["ledger"]
     made = Page(browser(whole(), hash="#filter=layer1+BACK")[0])
@@ -308,18 +261,14 @@ def test_many_rows_stay_usable(browser):
     rows = [row(f"net.block{i}.conv", "conv2d", "forward", "DOT", zero=i) for i in range(700)]
     source = page(content(ledger=rows))
     script = """
-    const rows = document.getElementById("rows");
-    const zeros = [...rows.tBodies].map(entry => entry.rows[0].querySelector(".zero, .none").dataset.v);
     const more = document.getElementById("more");
     const said = [document.querySelector("output").textContent, more.textContent];
     more.click();
-    document.title = JSON.stringify([zeros, ...said, rows.tBodies.length]);
+    document.title = [...said, document.getElementById("rows").tBodies.length].join("; ");
     document.body.remove();  // so that less has to be read here
     """
     dom, console = browser(source, hash="#sort=zero&dir=asc", script=script)
-    zeros, *said = json.loads(Page(dom).title)
-    assert zeros == [str(i) for i in range(200)] and not console
-    assert said == ["200 of 700 rows", "Show 400 more", 600]
+    assert Page(dom).title == "200 of 700 rows; Show 400 more; 600" and not console
 
 
 def test_on_a_phone_nothing_is_wider_than_the_screen(browser):

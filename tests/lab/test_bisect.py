@@ -100,36 +100,6 @@ def test_one_module_is_found(n, culprit, seeds, script, forks, tmp_path, capsys)
     assert len(list((tmp_path / "runs" / "bisect" / "logs").iterdir())) == len(found["runs"])
 
 
-def test_two_modules_are_found_and_their_keep_works(script, forks, tmp_path, capsys):
-    given = ["bisect", "--measure", "losses", "--seeds", "1", script]
-    assert main([*given, "4", "overflow@1", "vanish@2"]) == 0
-    printed = capsys.readouterr().out
-    assert "model.1 and model.2 must stay in FP32." in printed
-    keep = '{"": mp.FP32, "0": mp.MIXED, "3": mp.MIXED, "4": mp.MIXED}'  # what one hands to the other is not rounded
-    assert f"policy.cast(model, keep={keep})" in printed
-
-
-def test_code_between_the_parts_of_a_module_is_a_module(script, forks, tmp_path, capsys):
-    Path(script).write_text(
-        "import tinymp as mp\n"
-        "class Net(mp.nn.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.a, self.b = mp.nn.Linear(2, 2), mp.nn.Linear(2, 2)\n"
-        "    def forward(self, x):\n"
-        "        y = self.a(x)\n"
-        "        return self.b(y * 1e4 / (y * 1e4 + 1e4 * y * y).abs().amax())\n"
-        "mp.manual_seed(0)\n"
-        "net = mp.MIXED.cast(Net())\n"
-        "loss = net(mp.MIXED.cast(mp.ones(3, 2) * 8)).float().sum().item()\n"
-    )
-    assert main(["bisect", "--measure", "loss", "--seeds", "1", script]) == 0
-    printed = capsys.readouterr().out
-    assert "net must stay in FP32." in printed and "3 modules to choose from" in printed
-    assert "    net: Net, its own code without its parts, made at own.py:10, called at own.py:8\n" in printed
-    assert 'policy.cast(net, keep={"": mp.FP32, "a": mp.MIXED, "b": mp.MIXED})' in printed
-
-
 def test_a_module_and_a_file(script, tmp_path, capsys):
     (tmp_path / "own_module.py").write_text(
         "import json, sys\nimport tinymp as mp\nmp.manual_seed(3)\n"
@@ -156,16 +126,12 @@ from tinymp import nn, ops, optim
 mp.manual_seed(0)
 model = mp.MIXED.cast(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)))
 optimizer, scaler = optim.SGD(model.parameters(), lr=0.05), eval("optim." + sys.argv[1])
-large = [eval(one) for one in sys.argv[2:]]  # steps with a gradient that is not finite whatever the scale
 x = np.random.default_rng(0).standard_normal((64, 8)).astype("float32")
 y = x.sum(1, keepdims=True)
 losses = []
 with mp.use(mp.MIXED):
     for i in range(10):
-        z = model(mp.MIXED.cast(mp.tensor(x)))
-        if "gradient" in large and z.dtype == "float16":
-            z = (z * 0).sqrt() + z
-        loss = ops.mse_loss(z, mp.MIXED.cast(mp.tensor(y)))
+        loss = ops.mse_loss(model(mp.MIXED.cast(mp.tensor(x))), mp.MIXED.cast(mp.tensor(y)))
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -179,8 +145,6 @@ with mp.use(mp.MIXED):
     [
         (["DynamicLossScaler()"], "It cannot be compared: with seed 0 it skipped 1 of 10 steps, and 0 in FP32"),
         (["StaticLossScaler(32768)"], "It matches FP32 as it is"),
-        # no scale is to blame
-        (["StaticLossScaler(1.0, max_consecutive_skips=20)", "'gradient'"], "Keeping every module in FP32 does not"),
     ],
 )
 def test_runs_that_skipped_other_steps_are_not_compared(arguments, verdict, script, forks, tmp_path, capsys):
@@ -215,19 +179,19 @@ def planted(tmp_path, monkeypatch):
     """A maker of bisections of n modules in which processes are played: `culprits` must all be in FP32."""
     program = tmp_path / "played.py"
     program.write_text("")
+    models = [{"model": "m", "policy": "MIXED"}]
 
-    def make(n, culprits, seeds=3, noise=0.1, fails=(), **options):
+    def make(n, culprits, seeds=1, **options):
+        shared = {"class": "L", "made": "", "called": ""}
+        modules = [{"names": [f"m.{i}"], "keys": [f"0:{i}"], **shared} for i in range(n)]
+
         def played(plan, log):
             runs.append(plan)
             kept = {int(key[2:]) for key in plan.keep}
             good = plan.fp32 or (culprits is not None and set(culprits) <= kept)
-            value = 1.0 + noise * (plan.seed % 3) + (0 if good else 5.0)
-            modules = [
-                {"names": [f"m.{i}"], "keys": [f"0:{i}"], "class": "L", "made": "", "called": ""} for i in range(n)
-            ]
-            models = [{"model": "m", "policy": "MIXED"}]
-            found = {"modules": modules, "models": models} if not (plan.fp32 or plan.keep) else {}
-            return {"value": None if fails else value, "error": None, "kept": [{str(i): "FP32" for i in kept}], **found}
+            value = 1.0 + 0.1 * (plan.seed % 3) + (0 if good else 5.0)
+            found = {} if plan.fp32 or plan.keep else {"modules": modules, "models": models}
+            return {"value": value, "error": None, "kept": [{str(i): "FP32" for i in kept}], **found}
 
         runs = []
         monkeypatch.setattr(bisect, "_in_a_process", played)
@@ -237,34 +201,17 @@ def planted(tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 17])
-def test_one_of_n_takes_no_more_runs_than_is_said(n, planted, monkeypatch):
-    monkeypatch.setattr(bisect, "write_json", lambda path, content: None)
-    for culprit in range(n):
-        search, runs = planted(n, [culprit], seeds=2)
-        search.run()
-        assert search.found == [culprit]
-        assert len(runs) <= (2 + math.ceil(math.log2(n)) + 1) * 2
-        if n >= 8 and n not in (9, 10, 11):
-            assert len(runs) <= 2 * math.log2(n) * 2
-        assert len(search._used) == len(runs) and len(search.runs) == len(runs)
+ONE_OF_N = [(n, [i], math.ceil(math.log2(n)) + 3) for n in (1, 2, 3, 8) for i in range(n)]
 
 
-def test_several_of_n(planted, tmp_path):
-    for culprits in ([0, 1], [3, 4], [0, 3, 7]):
-        (tmp_path / "out" / "bisect.json").unlink(missing_ok=True)
-        search, runs = planted(8, culprits, seeds=1)
-        search.run()
-        assert search.found == culprits
-        assert len(runs) <= 2 + len(culprits) * (3 + 1) + 1  # all
-        assert f"m.{culprits[-1]} must stay in FP32." in search.verdict
-
-
-def test_no_module_is_at_fault(planted):
-    search, runs = planted(8, None, seeds=1)
+@pytest.mark.parametrize(
+    ("n", "culprits", "runs"), [*ONE_OF_N, (8, [3, 4], 11), (8, [0, 3, 7], 15), (8, None, 7), (17, [16], 8)]
+)
+def test_modules_are_found_in_so_many_runs(n, culprits, runs, planted):
+    search, ran = planted(n, culprits)
     search.run()
-    assert search.found is None and search.kept == [] and "lost in the data" in search.verdict
-    assert len(runs) == 2 + 3 + 2  # the last module by itself, and all of them
+    assert search.found == culprits and len(ran) == len(search._used) <= runs
+    assert ("lost in the data" if culprits is None else f"m.{culprits[-1]} must stay in FP32.") in search.verdict
 
 
 def test_a_stop_loses_nothing(planted, tmp_path):
@@ -285,9 +232,6 @@ def test_a_stop_loses_nothing(planted, tmp_path):
     assert len(more) == len(again._used) - 9
     assert "of which 9 were known from an earlier start" in str(again)
     assert len(json.loads((tmp_path / "out" / "bisect.json").read_text())["runs"]) == len(again._used)
-    other, more = planted(8, [5], seeds=2, arguments=["--another"])
-    other.run()
-    assert len(more) == len(other._used)
 
 
 def a_trial(keep=(), modules=()):
@@ -330,11 +274,6 @@ def test_modules_that_share_weights_are_kept_together():
         (["tied.a", "tied.c"], ["0:a", "0:c"]),
         (["tied.b"], ["0:b"]),
     ]
-    kept = a_trial(["0:a", "0:c"], ["0:a", "0:b", "0:c"]).keep(tied, mp.MIXED, None)
-    mp.MIXED.cast(tied, keep=kept)
-    kept = a_trial(["0:b"], ["0:a", "0:b", "0:c"]).keep(tied, mp.MIXED, None)
-    assert set(kept) == {"b", "again"}
-    assert mp.MIXED.cast(tied, keep=kept)(mp.ones(1, 2, dtype="float16")).dtype == np.float16
 
 
 def test_measures(tmp_path, monkeypatch):
