@@ -89,7 +89,9 @@ def test_on_a_gpu(gpu):
         [(r.module, r.op, r.phase, r.calls, r.rounded) for r in a.ledger if r.op not in moved] for a in (host, device)
     ]
     assert rows[0] == rows[1]
-    assert device.scale.skipped == host.scale.skipped
+    assert device.scale.skipped == host.scale.skipped != []
+    assert device.histograms.best_scale() == host.histograms.best_scale()
+    assert device.shadow.worst(1)[0].inherited.mean == pytest.approx(host.shadow.worst(1)[0].inherited.mean, rel=0.1)
     assert {r: sum(n.values()) for r, n in device.bytes.measured.items()} == {
         r: pytest.approx(sum(n.values()), rel=0.02) for r, n in host.bytes.measured.items()
     }

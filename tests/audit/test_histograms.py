@@ -29,8 +29,8 @@ def tensor(histograms, name, role):
     return found
 
 
-def by_exponent(t, counts="counts"):
-    return {t["lowest"] + i: n for i, n in enumerate(t[counts]) if n}
+def by_exponent(t):
+    return {t["lowest"] + i: n for i, n in enumerate(t["counts"]) if n}
 
 
 def test_planted_gradients_as_they_are_stored():
@@ -80,11 +80,6 @@ def test_shares_lost_at_every_scale_against_rounding(policy):
         assert row["zero"] == histograms.share_lost("weight gradient", scale).zero
 
 
-def lost_in_rounding(histograms, role, name):
-    """Of values at a scale of 1: how many had become 0, going by their exponents."""
-    return sum(n for e, n in by_exponent(tensor(histograms, name, role)).items() if e < -25)
-
-
 def test_what_became_0_in_fp16_is_lost():
     """p's gradient is c times a gradient of 2^-14: it is rounded from FP32. One zero is a true one."""
     c = np.array([0, 2.0**-12, 2.0**-11, 1.25 * 2.0**-11, 2.0**-10, 1], np.float32)  # the second of them is a tie
@@ -107,8 +102,7 @@ def test_what_became_0_inside_of_an_op():
     with mp.audit(histograms) as a:
         (layer(x * 1.0)[0].float().sum() * 2.0**-24).backward()
     (row,) = a.ledger.filter(op="lstm", phase="backward")
-    counted = lost_in_rounding(histograms, "activation gradient", "mul")
-    assert 0 < histograms.as_dict()["unseen"] <= row.zero - counted
+    assert 0 < histograms.as_dict()["unseen"] <= row.zero
     assert f"Not among the lost: {histograms.as_dict()['unseen']} values" in str(histograms)
 
 
@@ -126,8 +120,7 @@ def test_the_best_scale_and_its_margin(largest, scale):
     assert histograms.best_scale() == best
     assert histograms.margin() == pytest.approx(FP16_MAX / (top * best))
     assert histograms.margin() > 1
-    lost = best < 2**5
-    assert histograms.saved()["weight gradient"] == (0 if lost else 0.5)
+    assert histograms.saved()["weight gradient"] == (0 if best < 2**5 else 0.5)
 
 
 def test_the_largest_is_compared_without_its_scale():
@@ -181,19 +174,14 @@ class Net(nn.Module):
         return self.head(self.norm(self.body(x)))
 
 
-def train(policy, steps, *instruments, device="cpu"):
-    with mp.audit(*instruments):
-        return run(policy, steps, device)
-
-
-def run(policy, steps, device="cpu"):
+def run(policy):
     mp.manual_seed(0)
-    model = policy.cast(Net()).to(device)
-    x = policy.cast(mp.tensor(np.random.default_rng(0).standard_normal((5, 4)).astype("f4"))).to(device)
-    labels = mp.tensor(np.array([0, 1, 2, 0, 1])).to(device)
+    model = policy.cast(Net())
+    x = policy.cast(mp.tensor(np.random.default_rng(0).standard_normal((5, 4)).astype("f4")))
+    labels = mp.tensor(np.array([0, 1, 2, 0, 1]))
     sgd, scaler = optim.SGD(model.parameters(), lr=0.1), optim.StaticLossScaler(1024.0)
     with mp.use(policy):
-        for _ in range(steps):
+        for _ in range(3):
             scaler.scale(ops.cross_entropy(model(x), labels)).backward()
             scaler.step(sgd)
             scaler.update()
@@ -202,7 +190,8 @@ def run(policy, steps, device="cpu"):
 
 
 def test_layers_and_roles_of_a_training():
-    model = train(mp.MIXED, 3, histograms := Exponents())
+    with mp.audit(histograms := Exponents()):
+        model = run(mp.MIXED)
     found = {}
     for t in histograms.as_dict()["tensors"]:
         total = sum(t["counts"]) + t["zeros"] + t["infinite"] + t["nan"]
@@ -221,24 +210,15 @@ def test_layers_and_roles_of_a_training():
 
 def test_two_trainings_in_one_audit_are_kept_apart():
     with mp.audit(both := Exponents()):
-        models = [run(policy, 3) for policy in (mp.FP32, mp.MIXED)]  # they have the same names
-    train(mp.MIXED, 3, mixed := Exponents())
+        models = [run(policy) for policy in (mp.FP32, mp.MIXED)]  # they have the same names
+    with mp.audit(mixed := Exponents()):
+        run(mp.MIXED)
     found = [t for t in both.as_dict()["tensors"] if t["policy"] == "MIXED"]
     assert [(t["name"], t["counts"], t["zeros"]) for t in found] == [
         (t["name"], t["counts"], t["zeros"]) for t in mixed.as_dict()["tensors"]
     ]
     assert (both.best_scale(), both.margin(), both.saved()) == (mixed.best_scale(), mixed.margin(), mixed.saved())
     assert len(models) == 2 and "model.norm layer_norm: activation gradient (FP32)" in str(both)
-
-
-def test_weights_below_fp16_in_the_master():
-    p, histograms = mp.MIXED.cast(nn.Parameter(np.array([1.0, 0.125], np.float32))), Exponents()
-    with mp.audit(histograms):
-        p.grad = mp.backend.of(p.array).asarray(np.array([1.0, 0.125 - 2.0**-27], np.float32))
-        optim.SGD([p], lr=1.0).step()
-    assert histograms.share_lost("weight").zero == 1  # of the one that is not 0
-    (t,) = histograms.as_dict()["tensors"]
-    assert t["lowest"] == -27 and t["counts"] == [1] and t["zeros"] == 1 and t["dtype"] == "float16"
 
 
 def test_sparse_gradients_and_updates():
@@ -270,14 +250,3 @@ def test_pictures_and_what_cannot_be_drawn():
         histograms.draw(axes, layer="conv9")
     with pytest.raises(ValueError, match=r"expected role to be one of 'weight', .*, got 'bias'"):
         histograms.share_lost("bias", 1.0)
-
-
-def test_on_a_gpu(gpu):
-    found = {}
-    for device in ("cpu", "gpu"):
-        histograms = Exponents()
-        train(mp.MIXED, 2, histograms, device=device)
-        found[device] = histograms.as_dict()
-    assert found["gpu"]["best_scale"] == found["cpu"]["best_scale"]
-    totals = [{(t["name"], t["role"]): sum(t["counts"]) + t["zeros"] for t in f["tensors"]} for f in found.values()]
-    assert totals[0] == totals[1]  # exponents of sums of gradients may differ in the last bit

@@ -271,11 +271,3 @@ def test_several_runs_with_a_scaler_each():
     axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
     found.draw(axes)
     assert [list(zip(line.get_xdata(), line.get_ydata())) for line in axes.lines][:2] == runs
-
-
-def test_on_a_gpu(gpu):
-    with mp.device("gpu"):
-        w, x = parameter(1, 1), half(100, 3)
-        found = explained(lambda: total(w * x), [w], optim.DynamicLossScaler(2.0**11), steps=4)
-    assert [(c.op, c.scale, c.value, c.largest_scale) for c in found.causes][:1] == [("mul", 2048, 204800, 512)]
-    assert found.history == [(0, 2048), (1, 1024), (2, 512), (3, 512)]
