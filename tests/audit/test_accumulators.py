@@ -46,22 +46,17 @@ def test_large_products_are_sampled_and_repeated_ones_not_looked_at_again():
 def test_what_a_tensor_core_does_not_take_is_left_out():
     a, b = np.float32(halves(4, 5)), np.float32(halves(5, 3))
     assert audited(a * 1.0001, b, "hopper").accumulators.rows == []  # FP32
-    assert "nothing to sum" in str(audited(a * 1.0001, b, "hopper").accumulators)
     bf16 = mp.BF16.cast(mp.tensor(a)), mp.BF16.cast(mp.tensor(b))
     with mp.audit(accumulators=["volta", "ampere"]) as audit, mp.use(mp.BF16):
         ops.matmul(*bf16)
     assert list(audit.accumulators.rows[0].errors) == ["fp32", "ampere"]  # Volta has no BF16
-    assert " - " in str(audit.accumulators)
-    assert audited(halves(0, 5), halves(5, 3), "hopper").accumulators.rows == []
 
 
 def test_text_and_dict():
     model = mp.MIXED.cast(nn.Sequential(nn.Linear(600, 32), nn.Linear(32, 4)))
     with mp.audit(accumulators=["volta", "hopper"]) as audit, mp.use(mp.MIXED):
         ops.cross_entropy(model(mp.MIXED.cast(mp.randn(8, 600))), mp.tensor(np.arange(8) % 4)).backward()
-    text = str(audit.accumulators)
-    assert "hopper: " in text and "ulps at k = 600; most felt in " in text
-    assert "a.accumulators tell more" in str(audit)
+    assert "ulps at k = 600; most felt in " in str(audit.accumulators)
     rows = audit.as_dict()["accumulators"]
     assert {row["module"] for row in rows} == {"model.0", "model.1"}
     assert set(rows[0]["errors"]["volta"]) == {"ulps", "bias", "felt"}

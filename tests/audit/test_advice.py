@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from examples import cnn
 from tinymp import nn, ops, optim
 from tinymp.audit.advice import RULES, SPOILS, advise
 from tinymp.audit.found import Found
@@ -137,13 +136,6 @@ def test_silence(found):
     assert advise(Found(**found)) == []
 
 
-def test_the_place_and_the_order():
-    rows = [row("softmax", counts=(1000, 500, 0, 0, 1.0)), row("exp", counts=(10, 0, 0, 5, 1e5))]
-    found = advise(Found(**{"ledger": rows} | updates(0.5) | NO_MASTERS))
-    assert [one.text.split()[1] for one in found] == ["exp", "FP32", "whether"]
-    assert found[0].where == "train.py:7, ops/x.py:9"
-
-
 def products_of(make, shape, policy=mp.MIXED):
     products = Products()
     with mp.device("meta"):
@@ -161,13 +153,6 @@ def test_padding():
     assert one.text == "Choose a batch with 64 rows instead of 60" and "64 takes 6.7% more" in one.why
     (one,) = products_of(lambda: nn.Conv2d(20, 32, 3), (60, 20, 32, 32))  # of images the batch does not matter
     assert one.text == "Pad the inputs of model conv2d from 20 to 24"
-
-
-def test_what_is_not_worth_padding():
-    assert not products_of(lambda: nn.Conv2d(3, 64, 3), (8, 3, 32, 32))  # 3 colours to 8
-    assert not products_of(lambda: nn.Conv2d(64, 64, 3, groups=64), (8, 64, 32, 32))  # depthwise
-    assert not products_of(lambda: cnn.network(1, 28, 28, 10), (64, 1, 28, 28))  # 10 classes: 0.04 %
-    assert not products_of(lambda: nn.Linear(63, 64), (60, 63), mp.FP32)  # the model is FP32
 
 
 def beside(baseline=None, evaluate=0, hidden=1024, outputs=1000, batch=64, policy=mp.MIXED, rate=1e-3, **given):

@@ -1,6 +1,5 @@
 """Bytes: measured by counting, predicted without memory, and both against what is known."""
 
-import gc
 import json
 
 import numpy as np
@@ -12,7 +11,7 @@ from examples import cnn, lstm
 from gpu.both_ways import fast_only
 from tinymp import nn, ops, optim, statistics
 from tinymp.audit.bytes import ROLES, ByteLedger, saved_nbytes, total
-from tinymp.audit.predict import another_iteration, predict
+from tinymp.audit.predict import predict
 from tinymp.events import Setting, here, in_pass
 
 pytestmark = pytest.mark.cpu  # exact numbers are those of the CPU's definitions; fast paths on a GPU keep other arrays
@@ -120,16 +119,6 @@ def test_an_array_outside_save_counts():
     assert sizes[1] - sizes[0] == 4000
 
 
-def test_two_graphs_at_once():
-    x, ledger = mp.tensor(images(4, 8), requires_grad=True), ByteLedger()
-    with mp.audit(ledger):
-        a, b = ops.exp(x), ops.tanh(x)  # each keeps its result
-        a.sum().backward()
-        assert ledger.measured["activations"] == {"float32": 2 * 4 * 8 * 4}
-        b.sum().backward()
-    assert ledger.measured["activations"] == {"float32": 2 * 4 * 8 * 4}
-
-
 def test_sparse_gradients():
     model = build(lambda: nn.Embedding(1000, 8, sparse=True), mp.MIXED)
     ledger = measure(model, lambda m, i: ops.mse_loss(m(i), ops.zeros(5, 8)), [np.array([1, 2, 2, 9, 7])], mp.MIXED,
@@ -234,15 +223,6 @@ def test_report():
     tops = [max(bar.get_y() + bar.get_height() for bar in bars) for bars in zip(*axes.containers)]
     assert tops == pytest.approx([total(ledger.fp32) / 2**20, total(ledger.predicted) / 2**20])
     assert [bars.get_label() for bars in axes.containers] == list(ROLES)
-
-
-def test_a_layer_that_dies_during_a_prediction_leaves_no_note():
-    layer = nn.BatchNorm1d(3)
-    layer(mp.tensor(np.ones((4, 3), "float32")))
-    with another_iteration():
-        del layer
-        gc.collect()
-    assert not statistics.iteration.open
 
 
 def test_a_prediction_settles_no_notes_of_the_training():

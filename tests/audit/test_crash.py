@@ -39,8 +39,7 @@ def test_the_step_and_the_op_are_found(bad_at):
     found = a.crash.found
     assert (found["what"], found["iteration"]) == ("the loss became nan", bad_at)
     assert found["first"].startswith("sqrt of model.1 (test_crash.py:")
-    printed = str(a)
-    assert f"In iteration {bad_at}, the loss became nan; the first that was not finite: sqrt of model.1" in printed
+    assert f"In iteration {bad_at}, the loss became nan; the first that was not finite: sqrt of model.1" in str(a)
     assert a.as_dict()["crash"]["first"] == found["first"]
 
 
@@ -68,13 +67,6 @@ def test_a_weight():
     assert a.crash.found["first"].startswith("mul backward (test_crash.py:")
 
 
-def test_a_scaler_that_gives_up():
-    scaler = optim.StaticLossScaler(2.0**24)
-    with pytest.raises(FloatingPointError), mp.audit() as a:
-        training(None, mp.MIXED, scaler, steps=3000)
-    assert a.crash.found["what"].startswith("it ended with FloatingPointError: ")
-
-
 def test_stop_at_the_first():
     expected = (
         r"audit: sqrt of model.1 \(test_crash.py:\d+\) made the first NaN, from arguments of magnitudes up to 0.5"
@@ -89,6 +81,5 @@ def test_infinities_are_no_nan():
         ops.div(1.0, mp.zeros(2))
     with pytest.raises(FloatingPointError, match=r"div .* made the first infinity"), mp.audit(stop_at="inf"):
         ops.div(1.0, mp.zeros(2))
-    masked = mp.tensor(np.array([[0.0, -np.inf]], "f4"))
     with mp.audit(stop_at="inf"):
-        ops.add(masked, 1.0)  # it was given the infinity
+        ops.add(mp.tensor([0.0, -np.inf]), 1.0)  # it was given the infinity

@@ -41,6 +41,11 @@ def test_planted_gradients_as_they_are_stored():
     assert by_exponent(t) == {-17: 2, -9: 1, 4: 1}
     assert (t["zeros"], t["infinite"], t["nan"], t["scale"], t["dtype"]) == (2, 0, 0, 8.0, "float16")
     assert t["largest"] == 3 and t["iterations"] == 1
+    from matplotlib.figure import Figure
+
+    histograms.draw(axes := Figure().add_subplot(), "weight gradient")
+    heights = {round(b.get_x() + b.get_width() / 2 - 0.5): b.get_height() for b in axes.patches if b.get_height() != 1}
+    assert {e: h for e, h in heights.items() if h} == pytest.approx({-17: 100 / 3, -9: 100 / 6, 4: 100 / 6})
 
 
 def test_infinite_values_and_nan():
@@ -93,17 +98,6 @@ def test_what_became_0_in_fp16_is_lost():
     assert histograms.saved()["weight gradient"] == 2 / 5
     assert sum(row.zero for row in a.ledger) == 2
     assert "Not among the lost" not in str(histograms)
-
-
-def test_what_became_0_inside_of_an_op():
-    """The LSTM rounds the gradients of its gates, which are nobody's."""
-    layer, histograms = mp.MIXED.cast(nn.LSTM(4, 4)), Exponents()
-    x = mp.tensor(np.ones((3, 2, 4), "f2"), requires_grad=True)
-    with mp.audit(histograms) as a:
-        (layer(x * 1.0)[0].float().sum() * 2.0**-24).backward()
-    (row,) = a.ledger.filter(op="lstm", phase="backward")
-    assert 0 < histograms.as_dict()["unseen"] <= row.zero
-    assert f"Not among the lost: {histograms.as_dict()['unseen']} values" in str(histograms)
 
 
 @pytest.mark.parametrize(
@@ -191,21 +185,14 @@ def run(policy):
 
 def test_layers_and_roles_of_a_training():
     with mp.audit(histograms := Exponents()):
-        model = run(mp.MIXED)
+        run(mp.MIXED)
     found = {}
     for t in histograms.as_dict()["tensors"]:
-        total = sum(t["counts"]) + t["zeros"] + t["infinite"] + t["nan"]
-        found[t["role"], t["layer"], t["name"]] = total, t["iterations"], t["scale"]
-    ops = {"body.0 linear": 40, "body.1 relu": 40, "norm layer_norm": 40, "head linear": 15}
-    expected = {
-        ("activation gradient", f"model.{name.split()[0]}", f"model.{name}"): (3 * n, 3, 1024)
-        for name, n in ops.items()
-    }
-    for name, p in model.named_parameters():
-        layer = "model." + name.rpartition(".")[0]
-        expected["weight gradient", layer, f"model.{name}"] = 3 * p.array.size, 3, 1024
-        expected["weight", layer, f"model.{name}"] = 4 * p.array.size, 4, 1  # at first, and after each update
-    assert found == expected
+        found[t["role"], t["name"]] = sum(t["counts"]) + t["zeros"], t["iterations"], t["scale"]
+    assert len(found) == 4 + 6 + 6
+    assert found["activation gradient", "model.body.1 relu"] == (3 * 40, 3, 1024)
+    assert found["weight gradient", "model.head.weight"] == (3 * 24, 3, 1024)
+    assert found["weight", "model.head.weight"] == (4 * 24, 4, 1)  # at first, and after each update
 
 
 def test_two_trainings_in_one_audit_are_kept_apart():
@@ -235,18 +222,6 @@ def test_sparse_gradients_and_updates():
     assert by_exponent(w) == {0: 40 + 4} and w["zeros"] == 4  # at first, and the rows written: 1 - 1 and 1 - 2
 
 
-def test_pictures_and_what_cannot_be_drawn():
-    from matplotlib.figure import Figure
-
-    histograms, p = Exponents(), weight()
-    with mp.audit(histograms):
-        backward(p, scaler=optim.StaticLossScaler(8.0))
-    axes = Figure().add_subplot()
-    histograms.draw(axes, "weight gradient")
-    heights = {round(b.get_x() + b.get_width() / 2 - 0.5): b.get_height() for b in axes.patches if b.get_height() != 1}
-    assert {e: h for e, h in heights.items() if h} == pytest.approx({-17: 100 / 3, -9: 100 / 6, 4: 100 / 6})
-    assert "33.3 % are 0" in axes.get_title() and "|8 x|" in axes.get_xlabel()
-    with pytest.raises(ValueError, match="no activation gradient of layer 'conv9' was seen; layers: "):
-        histograms.draw(axes, layer="conv9")
+def test_refused():
     with pytest.raises(ValueError, match=r"expected role to be one of 'weight', .*, got 'bias'"):
-        histograms.share_lost("bias", 1.0)
+        Exponents().share_lost("bias", 1.0)

@@ -3,7 +3,6 @@
 import inspect
 import threading
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -174,42 +173,15 @@ def test_only_instruments_are_taken():
         mp.audit(Everything)
 
 
-def test_a_conversion_by_the_user():
-    seen = Everything()
-    with mp.audit(seen):
-        mp.MIXED.cast(np.ones(3, "float32"))  # by hand
-        mp.tensor(np.ones(1, "float32")).half()
-    first, second = seen.places("rounded")
-    assert (first.op, first.phase, first.kind, first.caller) == ("cast", "cast", None, line_of("# by hand"))
-    assert (second.op, second.phase) == ("cast", "forward")  # an op of its own
-
-
-def test_sums_of_gradients_belong_to_the_op_that_gets_them():
-    x = half(3).requires_grad_()
-    seen = Everything()
-    with mp.audit(seen):
-        y = ops.exp(x)
-        (y * y + y).backward(half(3))
-    (place,) = [p for p in seen.places("rounded", op="exp", phase="backward") if p.where.startswith("autograd.py")]
-    assert place.caller.startswith(HERE)
-    (place,) = seen.places("rounded", op="exp", phase="forward")
-
-
-class Pair(NamedTuple):
-    generator: nn.Module
-    other: nn.Module
-
-
 def test_a_model_is_called_what_its_caller_calls_it():
-    x, pair, seen = half(2, 4), Pair(mp.MIXED.cast(nn.Linear(4, 2)), mp.MIXED.cast(nn.Linear(4, 2))), Everything()
-    models = [mp.MIXED.cast(nn.Linear(4, 2))]
+    x, seen, models = half(2, 4), Everything(), [mp.MIXED.cast(nn.Linear(4, 2))]
+    pair = SimpleNamespace(generator=mp.MIXED.cast(nn.Linear(4, 2)))
     with mp.audit(seen):
         pair.generator(x)
-        pair.other(x)
         models[0](x)
         (lambda layer: layer(x))(mp.MIXED.cast(nn.Linear(4, 2)))
     modules = [p.module for p in seen.places("ran", op="linear")]
-    assert modules == ["pair.generator", "pair.other", "linear", "layer"]
+    assert modules == ["pair.generator", "linear", "layer"]
 
 
 CELLS = {

@@ -54,29 +54,21 @@ KERNEL, SEQUENCE, INDEX = np.ones((6, 3, 3, 3), np.float32), np.ones((5, 4, 8), 
 OPS = {
     "add": (lambda a: a + a * 2 - 1, X),
     "broadcast": (lambda a, b: a[:, None] * b[None], X, W),
-    "sigmoid and tanh": (lambda a: ops.sigmoid(a) * ops.tanh(a), X),
     "cumsum": (lambda a: a.cumsum(1), X),
     "transposed": (lambda a: a.T.reshape(4, 12), X),
-    "permuted": (lambda a: a.permute(1, 0, 2, 3).reshape(3, -1), IMAGES),
-    "concatenated": (lambda a: ops.cat([a, a[::2]], 0), X),
     "reflected": (lambda a: ops.pad(a, (1, 2), mode="reflect"), X),
     "mask": (lambda a: a[a > 0], X),
     "sorted": (lambda a: a.sort(1, descending=True).values + a.topk(8, 1).values, X),
     "norms": (lambda a: ops.norm(a, 2, 1) + ops.norm(a, float("inf"), 1) + ops.norm(a, 3, 1), X),
-    "repeated": (lambda a: a.repeat(2, 3), X),
     "scattered": (lambda a, i: a.scatter(1, i, a[:, :4]), X, INDEX),
     "group_norm": (lambda a: ops.group_norm(ops.cat([a, a], 1), 3), IMAGES),
-    "adaptive maxima": (lambda a: ops.adaptive_max_pool2d(a, (3, 2)), IMAGES),
     "bags": (lambda w, i: ops.embedding_bag(i, w), W, INDEX),
     "attention": (lambda a: ops.scaled_dot_product_attention(a, a, a, is_causal=True), SEQUENCE),
     "index": (lambda a, i: a[i[:, 0]], X, INDEX),
-    "gather": (lambda a, i: a.gather(1, i), X, INDEX),
     "embedding": (lambda w, i: ops.embedding(i, w), W, INDEX),
-    "linear": (lambda a, w: ops.linear(a, w), SEQUENCE, W),
     "conv2d": (lambda a, w: ops.conv2d(a, w, padding=1, stride=2), IMAGES, KERNEL),
     "conv, groups": (lambda a, w: ops.conv2d(a, w, groups=3), IMAGES, np.ones((6, 1, 3, 3), np.float32)),
     "conv_transpose2d": (lambda a, w: ops.conv_transpose2d(a, w, stride=2), IMAGES, np.ones((3, 5, 4, 4), np.float32)),
-    "pools": (lambda a: ops.max_pool2d(a, 2) + ops.avg_pool2d(a, 2), IMAGES),
     "max_pool2d, overlapping": (lambda a: ops.max_pool2d(a, 3, stride=2, padding=1), IMAGES),
     "adaptive": (lambda a: ops.adaptive_avg_pool2d(a, (3, 2)), IMAGES),
     "interpolate": (lambda a: ops.interpolate(a, scale_factor=2, mode="bilinear"), IMAGES),
@@ -87,15 +79,12 @@ OPS = {
     "lstm": (
         lambda x, i, h, p: recurrent.ops.lstm_layer(x, None, i, h, weight_hr=p)[0],
         SEQUENCE,
-        np.ones((24, 8), np.float32),
-        np.ones((24, 3), np.float32),
-        np.ones((3, 6), np.float32),
+        *(np.ones(shape, np.float32) for shape in ((24, 8), (24, 3), (3, 6))),
     ),
     "gru, lengths": (
         lambda x, i, h: recurrent.ops.gru_layer(x, None, i, h, lengths=[5, 2, 3, 1], reverse=True)[0],
         SEQUENCE,
-        np.ones((18, 8), np.float32),
-        np.ones((18, 6), np.float32),
+        *(np.ones(shape, np.float32) for shape in ((18, 8), (18, 6))),
     ),
 }
 
@@ -110,7 +99,7 @@ def test_ops_are_those_of_the_cpu(name, policy):
     assert trace("meta", run, policy, *arrays) == trace("cpu", run, policy, *arrays)
 
 
-@pytest.mark.parametrize("policy", [mp.FP32, mp.PURE_FP16, mp.STOCHASTIC_ROUNDING], ids=lambda p: p.name)
+@pytest.mark.parametrize("policy", [mp.FP32, mp.STOCHASTIC_ROUNDING], ids=lambda p: p.name)
 def test_a_training_step(policy):
     """From the initialiser to the optimizer's state."""
 
@@ -145,18 +134,11 @@ def test_nothing_is_allocated():
     assert allocated < 1_000_000
 
 
-class Loses(ops.pointwise.Mul):
-    def forward(self, a, b):
-        raise KeyError("lost")
-
-
 def test_mistakes_are_still_found():
     with mp.device("meta"):
         x = ops.zeros(4, 6)
         with pytest.raises(ValueError, match=r"matmul: expected input.shape\[-1\]"):
             x.matmul(x)
-        with pytest.raises(KeyError, match="lost"):
-            Loses.apply(x, x)
         with pytest.raises(NotImplementedError, match=r"add\.accumulate of arrays without memory"):
             np.add.accumulate(x.array)
         with pytest.raises(ValueError, match="have no values"):

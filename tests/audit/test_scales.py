@@ -148,17 +148,9 @@ def test_an_overflow_of_a_layer_is_named_with_its_line():
 
 
 def test_a_weight_that_changed_before_the_step():
-    w, v, products = parameter(100), parameter(1), []
-
-    def loss():
-        products.append(v * w)
-        return total(products[-1])
-
-    (cause,) = explained(loss, [v], between=lambda: w.write(w.master * 1)).causes
-    assert cause.cause == "unknown"
-    assert "changed in place" in cause.text
-    with pytest.raises(RuntimeError, match="freed by an earlier backward"):
-        products[0].backward(half(1).array)
+    w, v = parameter(100), parameter(1)
+    (cause,) = explained(lambda: total(v * w), [v], between=lambda: w.write(w.master * 1)).causes
+    assert cause.cause == "unknown" and "changed in place" in cause.text
 
 
 def test_the_replay_follows_the_policy_of_the_pass():
@@ -190,22 +182,6 @@ def test_two_optimizers_with_a_pass_each():
     ]
     assert found.skipped == [1]
     assert found.history == [(0, 1024), (2, 1024)]
-
-
-def test_passes_of_micro_batches_are_kept_only_if_they_went_wrong():
-    w, scaler = parameter(1), optim.StaticLossScaler(2.0**10)
-    optimizer, found = optim.SGD([w], lr=0.0), Scales()
-    with Listener([found]):
-        for factor in (1.0, 2.0, 100.0, 3.0):
-            scaler.scale(total(w * factor)).backward()
-        w * 1.0
-        assert len(found._passes) == 1
-        scaler.step(optimizer)
-        scaler.update()
-        w * 1.0  # the next iteration
-        assert not found._passes
-        assert found._current is None
-    assert [(c.op, c.value, c.largest_scale) for c in found.causes] == [("mul", 102400, 512)]
 
 
 def test_the_run_is_the_same_with_and_without():
@@ -252,13 +228,12 @@ def trained(policy, scaler, steps=4):
 
 def test_losses_are_without_the_loss_scale_and_few():
     with Listener([found := Scales()]):
-        trained(mp.FP32, optim.NoLossScaler(), steps=400)
-        trained(mp.MIXED, optim.StaticLossScaler(8.0), steps=4)
-    (fp32, plain), (mixed, scaled) = found.losses.items()
-    assert (fp32, mixed) == (f"FP32, {fp32.rpartition(', ')[2]}", f"MIXED, {fp32.rpartition(', ')[2]}")
-    assert 200 <= len(plain) <= 400 and len({b - a for a, b in itertools.pairwise(plain)}) == 1
-    assert all(abs(loss) < 1000 for loss in (*plain.values(), *scaled.values()))
-    assert all(key >= 400 for key in scaled)
+        trained(mp.MIXED, optim.StaticLossScaler(8.0), steps=401)
+    ((where, losses),) = found.losses.items()
+    assert where.startswith("MIXED, test_scales.py:") and 200 <= len(losses) <= 400
+    assert len({b - a for a, b in itertools.pairwise(losses)}) == 1 and all(
+        abs(loss) < 1000 for loss in losses.values()
+    )
 
 
 def test_several_runs_with_a_scaler_each():

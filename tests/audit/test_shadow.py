@@ -69,23 +69,18 @@ def test_the_layout_does_not_matter():
             assert found.total == pytest.approx(expected.sum(), rel=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [FP16, np.float32])
-def test_zeros_are_counted_apart(dtype):
+def test_zeros_are_counted_apart():
     """Planted among the roundings of many blocks, beside infinities and NaNs."""
     rng = np.random.default_rng(0)
     exact = rng.standard_normal(100_000).astype("f4")
-    y, (flipped, same, lost, infinite, tiny) = (
-        exact.astype(FP16).astype(dtype),
-        rng.permutation(100_000)[:500].reshape(5, 100),
-    )
+    y, (flipped, same, lost, infinite) = exact.astype(FP16), rng.permutation(100_000)[:400].reshape(4, 100)
     expected = ulps_in_fp64(y, exact)
     exact[flipped], y[flipped] = rng.choice([0.0, -0.0], 100), np.linspace(2.0**-24, 60000, 100)
     exact[same] = y[same] = 0  # 0 in both is measured, and so is what only the run has lost
     exact[lost], y[lost] = 1.5, 0
     exact[infinite], y[infinite] = 0, np.inf
     y[infinite[:9]] = np.nan
-    exact[tiny], y[tiny] = (0, 2.0**-25) if dtype == np.float32 else (2.0**-25, 0)  # half an ulp, measured
-    expected[[flipped, same, infinite]], expected[lost], expected[tiny] = 0, 1.5 * 2**10, 0.5
+    expected[[flipped, same, infinite]], expected[lost] = 0, 1.5 * 2**10
     for found in difference(y, exact, exact.copy()):
         assert (found.elements, found.zeros, found.max) == (99_900, 100, 1536)
         assert found.mean == pytest.approx(expected.sum() / 99_800, rel=1e-6)
@@ -134,30 +129,17 @@ def test_weights_inherit_the_difference_to_their_masters():
     assert errors(row) == (0, 0, 0, 0)
 
 
-def test_the_copy_goes_on_in_state_and_ends_where_data_is_set():
-    a = half([1 + EPS])
-
-    def run(change):
+@pytest.mark.parametrize(("change", "inherited"), [(False, EPS), (True, 0)])
+def test_the_copy_goes_on_in_state_and_ends_where_data_is_set(change, inherited):
+    def run():
         with mp.no_grad():
-            state = a * a
-            state = state.detach() if not change else state
+            state = half([1 + EPS]) * half([1 + EPS])
+            state = state.detach()
             if change:
                 state[0] = 1.5
             ops.neg(state)
 
-    assert shadowed(lambda: run(change=False))["neg", "forward"].inherited.max == EPS
-    assert shadowed(lambda: run(change=True))["neg", "forward"].inherited.max == 0
-
-
-def test_a_relu_that_is_on_in_the_run_and_off_in_the_copy():
-    def run():
-        a = half([1 + EPS, 1 + EPS, 1, 0])
-        b = half([1 + 2 * EPS, 1 + 2 * EPS, 1, 1])
-        ops.relu(b - a * a + half([2.0**-21, 2.0**-19, 0, 0]))  # FP32 has 2^-20 less in the first two
-
-    row = shadowed(run)["relu", "forward"]
-    assert (row.elements, row.local.zeros, row.inherited.zeros) == (4, 0, 1)
-    assert errors(row) == (0, 0, 16 / 3, 16)  # 2^-20, once
+    assert shadowed(run)["neg", "forward"].inherited.max == inherited
 
 
 def test_the_first_infinity_is_named():

@@ -52,28 +52,11 @@ def test_every_rule_that_a_sentence_names_is_one_and_speaks_of_it():
             assert one.text.replace("\xa0", " ") in said(PROBLEM, advice(rule), **{**sections, "advice": None}), rule
 
 
-def test_infinities_by_phase():
-    assert "in the backward pass" in said(PROBLEM, advice("overflows_not_skipped"), ledger=[BACKWARD])[0]
-    assert "None of 100 rounded numbers became infinite." in said(FINE, ledger=[{**FORWARD, "infinite": 0}])
-    assert "Nothing was rounded to fewer bits." in said(NOTE, ledger=[row("a", "relu", "forward", "-", rounded=0)])
-    assert "Nothing ran in the audited block." in said(NOTE)
-
-
 def test_skipped_steps():
     scale = {"skipped": [1], "causes": [{"cause": "loss scale too high"}]}
     text = "1 of 4 steps (25 %) skipped: loss scale too high (1 ×)."
     assert text in said(NOTE, summary={"iterations": 4}, scale=scale)
     assert "None of 4 steps was skipped." in said(FINE, summary={"iterations": 4}, scale={"skipped": []})
-
-
-def test_tensor_cores():
-    fit = {"flops": 300, "dtype": "float16", "misaligned": [], "eligible": True}
-    odd = {**fit, "misaligned": ["k"], "eligible": False}
-    wide = {**fit, "dtype": "float32", "eligible": False, "module": "head"}
-    assert said(FINE, products=[fit])[-1:] == ["Tensor Cores can run 100 % of the work in 1 matrix product."]
-    text = "Tensor Cores can run 33.3 % of the work in 3 matrix products (1 of FP32 operands, 1 with a dimension "
-    newer = " cuBLAS 11 and later runs sizes of other multiples there as well, less efficiently."
-    assert said(NOTE, products=[fit, odd, wide])[-1] == text + "that is no multiple of 8)." + newer
 
 
 def test_an_evaluation_is_not_asked_about():

@@ -1,7 +1,5 @@
 """The lost-update meter finds planted numbers of lost updates exactly."""
 
-import re
-
 import numpy as np
 import pytest
 
@@ -119,30 +117,6 @@ def test_sparse_rows():
     (u,) = meter.rows
     assert (u.lost, u.zero) == lost_by_hand(before[rows], host(p.master)[rows], copy[rows])
     assert u.elements == 90 and u.lost > 0
-
-
-def test_policies_are_kept_apart():
-    """FP32's and MIXED's model have the same names."""
-    meter = LostUpdates()
-    with mp.audit(meter):
-        for policy, values in ((mp.FP32, [1.0, 1.0]), (mp.MIXED, [1.0, 0.0])):
-            model = policy.cast(nn.Sequential(nn.Linear(2, 1, bias=False), nn.LayerNorm(1)))
-            sgd = optim.SGD(model.parameters(), lr=1.0)
-            model(policy.cast(mp.tensor(np.ones((1, 2), "f4"))))
-            with mp.no_grad():
-                model[0].weight.copy_(np.array([values], "f4"))
-            for p in model.parameters():
-                give(p, np.full(p.shape, 2.0**-13, p.dtype))
-            with mp.use(policy):
-                sgd.step()
-    rows = {(r["policy"], r["name"]): (r["lost"], r["fp32"]) for r in meter.as_dict()}
-    names = ["model.0.weight", "model.1.weight", "model.1.bias"]
-    assert set(rows) == {(policy, name) for policy in ("FP32", "MIXED") for name in names}
-    assert rows["FP32", names[0]] == (1, True) and rows["MIXED", names[0]] == (0.5, False)
-    total = meter.total
-    assert (total.elements, total.lost, total.fp32, total.policy) == (2, 1, False, "MIXED")
-    titles = [re.split(r"  +", row)[0] for row in str(meter).splitlines()[2:]]
-    assert titles[0] == "all (MIXED)" and {"model.0.weight (FP32, in FP32)", "model.0.weight (MIXED)"} < set(titles)
 
 
 def test_skipped_steps_and_what_users_write_are_not_updates():

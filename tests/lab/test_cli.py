@@ -72,14 +72,6 @@ def test_audit_runs_a_script(script, tmp_path, capsys):
     assert not (tmp_path / "runs").exists()
 
 
-def test_audit_runs_a_module(script, tmp_path, capsys, monkeypatch):
-    (tmp_path / "own_module.py").write_text(SCRIPT)
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
-    assert main(["audit", "-m", "own_module", "--steps", "3"]) == 0
-    assert f"'--steps', '3'] path {tmp_path}" in capsys.readouterr().out
-    assert {row["op"] for row in rows(tmp_path / "runs" / "audit" / "own_module")} == {"cast", "softmax", "mul"}
-
-
 INSIDE = """
 import sys
 import beside  # by its folder's path, as a script would
@@ -155,16 +147,6 @@ def test_stop_at_first(script):
         main(["audit", "--stop-at-first", "inf", str(script)])
 
 
-def test_what_is_printed_fits_the_terminal_and_speaks_of_no_variable(script, monkeypatch, capsys):
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "80")
-    main(["audit", str(script)])
-    printed = capsys.readouterr().out
-    assert "a.ledger" not in printed and "a.report" not in printed
-    rows = printed.partition("What loses most")[2].partition("wrote audit.json")[0].splitlines()
-    assert len(rows) > 4 and max(map(len, rows)) <= 80
-
-
 def test_the_table_is_printed_before_anything_is_written(script, tmp_path, capsys, monkeypatch):
     def full(*_):
         raise OSError("no space left")
@@ -232,17 +214,6 @@ def test_example(small, tmp_path, capsys, monkeypatch):
     assert json.loads((tmp_path / "runs" / "cnn" / "report.json").read_text())["settings"]["steps"] == 1
     assert main(["example"]) == 0
     assert "Train a CNN on 5,000 digits twice" in capsys.readouterr().out
-
-
-def test_what_an_example_needs_is_said(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    for loaded in [n for n in sys.modules if n.split(".")[0] == "examples"]:  # other tests have imported them
-        monkeypatch.delitem(sys.modules, loaded)
-    with pytest.raises(SystemExit) as end:
-        main(["example", "paper.speech"])
-    assert end.value.code == 2 and not list(tmp_path.iterdir())
-    assert "paper.speech needs matplotlib, which is not installed: pip install" in capsys.readouterr().err
 
 
 def test_python_m_tinymp(script):
