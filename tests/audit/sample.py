@@ -21,12 +21,6 @@ def row(module, op, phase, kind, **columns):
     }
 
 
-def line_of(row):
-    """The only rounding of a row."""
-    [line] = row["roundings"].values()
-    return line
-
-
 def ledger():
     """Some rows of a small network, in the order in which they ran."""
     conv, norm, linear = ("conv2d", "DOT"), ("batch_norm", "REDUCTION"), ("linear", "DOT")
@@ -40,47 +34,13 @@ def ledger():
         for i, (m, (op, kind)) in enumerate(zip(reversed(MODULES), reversed(ops)))
     ]
     backward[0] |= {"infinite": 663, "largest": "inf"}
-    long = row("net.encoder.a_module_with_a_long_name", "scaled_dot_product_attention", "forward", "DOT", infinite=2)
-    long |= {
-        "caller": "a_program_with_a_long_name.py:1017",
-        "roundings": {"ops/some_other_activation.py:1022": line_of(long)},
-    }
     relu = row("net.relu", "relu", "forward", "POINTWISE", rounded=0, largest=0.0)
     cast = row("", "cast", "cast", "-", read="float32", accumulated="-", computed="-", where="tensor.py:507")
     updates = [
         row(f"{m}.weight", "adam", "update", "UPDATE", written="float32 master, float16 copy", subnormal=8 * i)
         for i, m in enumerate(MODULES)
     ]
-    return [cast, *forward, relu, long, *backward, *updates]
-
-
-def bell(centre, width, lowest=-40, highest=16, n=100_000):
-    """Counts per exponent from `lowest` up."""
-    return [round(n * math.exp(-(((e - centre) / width) ** 2))) for e in range(lowest, highest + 1)]
-
-
-def histograms():
-    tensors = []
-    for i, module in enumerate(MODULES):
-        shared = {"layer": module, "dtype": "float16", "policy": "MIXED", "lowest": -40, "infinite": 0, "nan": 0}
-        for role, name, centre, scale in (
-            ("weight", f"{module}.weight", -5, 1),
-            ("weight gradient", f"{module}.weight", -12 + i, 2.0**15),
-            ("activation gradient", module, -20 + 2 * i, 2.0**15),
-        ):
-            snapshots = [{"iteration": 10 * k, "counts": bell(centre + 2 - k / 5, 3)} for k in range(20)]
-            more = {"role": role, "name": name, "scale": scale, "zeros": 40_000 * (scale > 1), "snapshots": snapshots}
-            tensors.append({**shared, **more, "counts": bell(centre, 4)})
-    tensors[1] |= {"infinite": 12, "nan": 3}
-    lost = [
-        {"role": role, "scale": 2.0**k, "zero": z, "subnormal": s, "overflow": o}
-        for role, shift in (("weight gradient", 0), ("activation gradient", 3))
-        for k in range(25)
-        for z in [0.4 / (1 + math.exp((k - 6 - shift) / 1.5))]
-        for s in [0.6 * math.exp(-(((k - 5 - shift) / 6) ** 2))]
-        for o in [0.2 / (1 + math.exp(22 - k))]
-    ]
-    return {"tensors": tensors, "lost": lost, "best_scale": 2.0**13, "margin": 3.7}
+    return [cast, *forward, relu, *backward, *updates]
 
 
 def place(module, op="conv2d", phase="forward", **more):
@@ -150,7 +110,11 @@ def content(**changes):
         "environment": {"tinymp": "0.1.0", "python": "3.12.3", "system": "Linux", "cpu": "2 cores"},
         "summary": {"iterations": 200},
         "ledger": ledger(),
-        "histograms": histograms(),
+        "histograms": {
+            "tensors": [{"role": "weight gradient", "scale": 2.0**15}],
+            "best_scale": 2.0**13,
+            "margin": 3.7,
+        },
         "updates": [
             {
                 **{"name": f"{m}.weight", "updates": 120_000, "lost": share, "unchanged_by_zero": share / 9},

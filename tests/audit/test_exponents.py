@@ -52,25 +52,17 @@ def test_every_half(count):
     check(count, np.arange(65536, dtype=np.uint16).view(np.float16))
 
 
-def every_single():
+def test_every_exponent_of_fp32_and_some_of_fp64(count):
     powers = np.ldexp(1.0, np.arange(-149, 128)).astype(np.float32)
     with np.errstate(under="ignore"):
         below = np.nextafter(powers, np.float32(0))
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan], np.float32)
-    random = np.random.default_rng(0).integers(0, 2**32, 5000, dtype=np.uint32).view(np.float32)
-    return np.concatenate([powers, -powers, below, special, random])
-
-
-def test_every_exponent_of_fp32(count):
-    check(count, every_single())
-
-
-def test_fp64_has_the_bins_of_fp32(count):
-    check(count, np.array([0.0, 1.0, -3.0, 2.0**-149, 1e-300, 1e300, np.inf, np.nan, 1 - 2.0**-53]))
+    check(count, np.concatenate([powers, -powers, below, special]))
+    check(count, np.array([0.0, -3.0, 2.0**-149, 1e-300, 1e300, np.inf, np.nan, 1 - 2.0**-53]))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize(("n", "start"), [(0, 0), (1, 1), (255, 0), (2049, 1)])
+@pytest.mark.parametrize(("n", "start"), [(0, 0), (1, 1), (2049, 1)])
 def test_sizes_and_unaligned_starts(count, dtype, n, start):
     x = np.random.default_rng(n).standard_normal(n + start).astype(dtype)
     check(count, x[start:])

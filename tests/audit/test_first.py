@@ -101,13 +101,3 @@ def test_it_listens_from_the_last_skip_to_the_next_step_alone():
         scaler.update()
         optimizer.zero_grad()
     assert heard == [0, 0, 1, 0, 0, 1, 0]
-
-
-def test_it_ends_with_the_scaler():
-    scaler = optim.StaticLossScaler(1.0, max_consecutive_skips=2)
-    with pytest.raises(StopIteration):
-        train(lambda z: next(iter([])) if here.observers else CASES["a root"][0](z), scaler=scaler)
-    assert here.observers
-    del scaler
-    gc.collect()
-    assert not here.observers

@@ -76,17 +76,7 @@ def cast_as(x, name):
     return np.where(scale > 0, lifted.astype(dtype).astype(np.float64) * scale, 0).reshape(x.shape)
 
 
-@pytest.mark.parametrize(
-    ("name", "outlier"),
-    [
-        ("e4m3-tensor", 1000.0),
-        ("e5m2-tensor", 0.1),
-        ("mxfp8", 1000.0),
-        ("mxfp8-e5m2", 1e-3),
-        ("nvfp4", 1000.0),
-        ("nvfp4", 0.1),
-    ],
-)
+@pytest.mark.parametrize(("name", "outlier"), [("e5m2-tensor", 0.1), ("mxfp8", 1000.0), ("nvfp4", 1000.0)])
 def test_a_sample_is_scaled_as_the_whole_array(name, outlier):
     """Far more numbers than are looked at, and one far larger than the rest: it is in no run of the sample."""
     x = 1e-3 * np.random.default_rng(0).standard_normal((1 << 10, 1 << 10)).astype("float32")

@@ -1,6 +1,5 @@
 """mp.info()."""
 
-
 import tinymp as mp
 
 

@@ -118,18 +118,6 @@ def test_sort_filter_json_csv_and_text():
     assert len(text) == len(ledger) + 2 and text[0].split()[:3] == ["module", "op", "phase"]
 
 
-def test_a_picture_of_what_was_lost():
-    from matplotlib.figure import Figure
-
-    rows = [Row("model", f"op{i}", "forward", "DOT", "", roundings={"": Rounding(100 * i, zero=i)}) for i in range(13)]
-    rows[12].roundings["other"] = Rounding(2400, infinite=50, subnormal=100)  # 162 of 3600 with the 12
-    rows.append(Row("", "cast", "cast", "-", "", roundings={"": Rounding(10**6, infinite=1)}))
-    Rows(rows).draw(axes := Figure().add_subplot())
-    labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels == [*[f"model op{i} forward" for i in range(4, 12)], "cast", "model op12 forward"]
-    assert [bar.get_width() for bar in axes.containers[1]] == pytest.approx([1.0] * 8 + [0, 1200 / 3600])
-
-
 def test_a_row_per_policy():
     model = nn.Linear(4, 2)
     with mp.audit() as a:
@@ -159,11 +147,9 @@ def test_a_table_fits_a_terminal():
         Row(f"model.encoder.layers.{i}.self_attention.projection", "linear", "backward", "DOT", "train.py:17")
         for i in range(3)
     )
-    full = str(rows)
-    assert rows.fitted(None) == full and rows.fitted(1000) == full
-    for width in (70, 80, 120, 160):
+    assert rows.fitted(None) == rows.fitted(1000) == str(rows)
+    for width in (70, 120):
         lines = rows.fitted(width).splitlines()
-        assert max(map(len, lines)) <= width and len(lines) == 5
-        assert {"module", "op", "phase", "zero", "subnormal", "infinite"} <= set(lines[0].split())
+        assert max(map(len, lines)) <= width and len(lines) == 5 and "zero" in lines[0]
     assert "caller" in rows.fitted(120) and "caller" not in rows.fitted(80)
     assert "…" in rows.fitted(70) and "self_attention.projection" in rows.fitted(80)

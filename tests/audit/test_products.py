@@ -63,13 +63,6 @@ def test_conv2d(block, groups, monkeypatch):
     assert forward.flops == 2 * 5 * 6 * 25 * 4 // groups * 6
 
 
-def test_conv_transpose2d():
-    products = listen(nn.ConvTranspose2d(4, 6, 3, stride=2), ones(5, 4, 7, 8))
-    positions, columns = 5 * 7 * 8, 6 * 9
-    assert sizes(products, "forward") == [(1, columns, positions, 4, 1)]
-    assert sizes(products, "backward") == sorted([(1, 4, positions, columns, 1), (1, columns, 4, positions, 1)])
-
-
 @pytest.mark.cpu  # where a step's product is W h; on a GPU it is h W
 def test_lstm():
     """One product with all inputs, and one with the state per step."""

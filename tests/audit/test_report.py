@@ -236,13 +236,3 @@ def test_the_policy_of_the_page_lets_its_own_script_run_and_no_other(browser):
     planted = source.replace("</body>", "<script>document.title = 'planted'</script></body>")
     dom, console = browser(planted)
     assert Page(dom).title != "planted" and "Content Security Policy" in " ".join(console)
-
-
-def test_filters_have_an_address(browser):
-    ledger = content()["ledger"]
-    made = Page(browser(whole(), hash="#filter=layer1+BACK")[0])
-    fitting = [r for r in ledger if "layer1" in r["module"] and r["phase"] == "backward"]
-    assert len(made.column("zero")) == len(fitting) == 2
-    assert made.text("output") == f"2 of {len(ledger)} rows"
-    made = Page(browser(whole(), hash="#lost=1")[0])
-    assert len(made.column("zero")) == sum(bool(r["zero"] or r["subnormal"] or r["infinite"]) for r in ledger)

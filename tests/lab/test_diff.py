@@ -119,11 +119,9 @@ def test_another_policy_is_compared_in_values(tmp_path):
     depth = {(p.a.role, str(p.a)): p for p in found.depth}
     for what in ("model.0 linear forward", "model.1 relu forward", "model.3 linear forward"):
         assert 2.0**-15 < depth["output", what].distance < 2.0**-9  # one to some roundings
-    for what in ("model.3 linear backward (weight)", "model.0 linear backward (weight)"):
-        p = depth["output", what]
-        assert p.b.scale == 1024 and 0 < p.distance < 0.1  # without its scale: with it, almost 1
+    p = depth["output", "model.3 linear backward (weight)"]
+    assert p.b.scale == 1024 and 0 < p.distance < 0.1  # without its scale: with it, almost 1
     assert found.steps[0].loss_a == pytest.approx(found.steps[0].loss_b, rel=1e-3)
-    assert found.beyond is None or found.beyond.distance > 1.5 * 2.0**-11
 
 
 def test_an_op_more(tmp_path):
@@ -133,9 +131,6 @@ def test_an_op_more(tmp_path):
     assert found.unpaired == [1, 0]
     assert (found.first.a.op, found.first.rewired, found.first.inputs) == ("cross_entropy", True, None)
     assert "not made from the same tensors" in found.why()
-    assert not any(p.rewired for p in found.depth if p.a.module and p.a.phase == "forward")
-    names = {str(p.a) for p in found.depth}
-    assert {"model.3 linear forward", "cross_entropy forward", "model.0 linear backward (weight)"} <= names
     assert "in B alone" in str(found)
 
 
@@ -274,8 +269,6 @@ def test_on_the_command_line(tmp_path, capsys, monkeypatch):
     assert main(["diff", "a", "b"]) == 1
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
-    order = [printed.index(word) for word in ("Configuration:", "First difference", "Along depth", "By step")]
-    assert order == sorted(order)
     assert "script.py 0" in printed and "script.py 2" in printed and "\nwrote diff.json to runs/diff" in printed
     content = json.loads((tmp_path / "runs" / "diff" / "diff.json").read_text())
     assert content["first"]["what"] == "model.0.weight" and len(content["steps"]) == 6

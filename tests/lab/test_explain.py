@@ -58,27 +58,6 @@ def test_names_are_all_that_is_public():
     assert all(f" {name}" in text for name in topics.TOPICS)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "formula", "line"),
-    [
-        ("softmax", "REDUCTION", "y_i = exp(x_i - max x)", ops.softmax),
-        ("adam", "UPDATE", "w <- w - lr m", optim.Adam.update),
-        ("store", None, "Primitive 2", precision.store),
-        ("Embedding", "MOVEMENT", "summed in FP32", ops.embedding),
-        ("pointwise", "POINTWISE", "", precision.widen),
-    ],
-)
-def test_some_by_hand(name, kind, formula, line):
-    e = explain(name)
-    assert (e.kind and e.kind.name) == kind
-    assert formula in e.formula
-    first, called = next(iter(e.read.items()))
-    assert called == line.__qualname__
-    line = inspect.unwrap(line)
-    number = inspect.getsourcelines(line)[1]
-    assert first == f"{Path(inspect.getsourcefile(line)).relative_to(ROOT)}:{number}"
-
-
 def test_names_are_found_however_they_are_written():
     for spelling in ("batch_norm", "batch norm", "Batch-Norm", "BATCHNORM", " batch norms "):
         assert explain(spelling).name == "batch_norm"
