@@ -5,7 +5,6 @@ import pytest
 
 import tinymp as mp
 from tinymp import nn, ops
-from tinymp.audit.accumulators import CALLS, SAMPLE
 from tinymp.study.tensor_core import tensor_core
 
 pytestmark = pytest.mark.cpu
@@ -15,10 +14,9 @@ def halves(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float16)
 
 
-def audited(a, b, *names, policy=mp.MIXED, calls=1):
-    with mp.audit(accumulators=names) as audit, mp.use(policy):
-        for _ in range(calls):
-            ops.matmul(mp.tensor(a), mp.tensor(b))
+def audited(a, b, *names):
+    with mp.audit(accumulators=names) as audit, mp.use(mp.MIXED):
+        ops.matmul(mp.tensor(a), mp.tensor(b))
     return audit
 
 
@@ -36,11 +34,6 @@ def test_the_errors_are_those_of_the_sums():
         assert e.felt == (found.astype(np.float16) != exact.astype(np.float16)).mean()
     assert row.errors["hopper"].bias < -0.5 * row.errors["hopper"].ulps  # what is cut off pulls to 0
     assert row.errors["fp32"].ulps < row.errors["hopper"].ulps
-
-
-def test_large_products_are_sampled_and_repeated_ones_not_looked_at_again():
-    row = audited(halves(500, 8), halves(8, 300), "ampere", calls=CALLS + 3).accumulators.rows[0]
-    assert row.calls == CALLS and row.errors["ampere"].n <= CALLS * SAMPLE**2
 
 
 def test_what_a_tensor_core_does_not_take_is_left_out():

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from benchmarks import models
 from examples import cnn, lstm
 from gpu.both_ways import fast_only
 from tinymp import nn, ops, optim, statistics
@@ -173,16 +172,6 @@ def test_predictions(name, policy, rule):
         "activations": kept,
         "optimizer": {"sgd": 0, "momentum": 4, "adam": 8}[rule] * n,
     }
-
-
-def test_a_full_size_model():
-    with mp.device("meta"):
-        model = models.resnet50(nn)
-    labels = np.zeros(2, np.int64)
-    ledger = predict(model, (2, 3, 224, 224), labels, loss=lambda m, x, y: ops.cross_entropy(m(x), y))
-    kept, whole = (sum(sizes["activations"].values()) for sizes in (ledger.predicted, ledger.fp32))
-    assert kept / whole == pytest.approx(0.5, abs=0.05)
-    assert sum(ledger.predicted["optimizer"].values()) == 8 * 25_557_032
 
 
 def test_refused():

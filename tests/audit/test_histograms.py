@@ -209,8 +209,3 @@ def test_sparse_gradients_and_updates():
     assert by_exponent(tensor(histograms, "table.weight", "weight gradient")) == {0: 4, 1: 4}
     w = tensor(histograms, "table.weight", "weight")
     assert by_exponent(w) == {0: 40 + 4} and w["zeros"] == 4  # at first, and the rows written: 1 - 1 and 1 - 2
-
-
-def test_refused():
-    with pytest.raises(ValueError, match=r"expected role to be one of 'weight', .*, got 'bias'"):
-        Exponents().share_lost("bias", 1.0)
