@@ -100,7 +100,7 @@ def test_one_module_is_found(n, culprit, seeds, script, forks, tmp_path, capsys)
     assert len(list((tmp_path / "runs" / "bisect" / "logs").iterdir())) == len(found["runs"])
 
 
-def test_a_module_and_a_file(script, tmp_path, capsys):
+def test_a_module_and_a_file(script, tmp_path):
     (tmp_path / "own_module.py").write_text(
         "import json, sys\nimport tinymp as mp\nmp.manual_seed(3)\n"
         "x = mp.MIXED.cast(mp.nn.Linear(2, 2))(mp.MIXED.cast(mp.ones(1, 2)))\n"
@@ -147,7 +147,7 @@ with mp.use(mp.MIXED):
         (["StaticLossScaler(32768)"], "It matches FP32 as it is"),
     ],
 )
-def test_runs_that_skipped_other_steps_are_not_compared(arguments, verdict, script, forks, tmp_path, capsys):
+def test_runs_that_skipped_other_steps_are_not_compared(arguments, verdict, script, forks, capsys):
     Path(script).write_text(TRAINING)
     assert main(["bisect", "--measure", "losses", "--seeds", "1", script, *arguments]) == 0
     printed = capsys.readouterr().out

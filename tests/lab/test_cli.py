@@ -141,7 +141,7 @@ def test_an_earlier_audit_is_moved(script, tmp_path, capsys):
         assert {"audit.json", "ledger.csv"} <= {path.name for path in folder.iterdir()}
 
 
-def test_the_table_is_printed_before_anything_is_written(script, tmp_path, capsys, monkeypatch):
+def test_the_table_is_printed_before_anything_is_written(script, capsys, monkeypatch):
     def full(*_):
         raise OSError("no space left")
 

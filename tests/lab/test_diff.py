@@ -22,10 +22,10 @@ from tinymp.ops.norm import BatchNorm
 pytestmark = pytest.mark.cpu
 
 
-def job(folder, steps=5, **options):
-    made = Job("cpu", scale=2.0**8, **options)
+def job(folder):
+    made = Job("cpu", scale=2.0**8)
     with mp.audit(trace=folder), mp.use(made.policy):
-        for i in range(steps):
+        for i in range(5):
             made.step(*made.batch(i))
     return folder
 
@@ -90,7 +90,7 @@ def test_two_runs_that_part_at_a_known_op_and_step(cls, phase, module, op, name,
     assert f"First difference: step 3, {first.a} (" in " ".join(str(found).split())
 
 
-def test_a_run_and_its_repetition_are_the_same(tmp_path, capsys):
+def test_a_run_and_its_repetition_are_the_same(tmp_path):
     found = diff(job(tmp_path / "a"), job(tmp_path / "b"))
     assert found.same and found.first is found.beyond is found.parted is None
     assert [(s.differ, s.worst, s.loss_a == s.loss_b) for s in found.steps] == [(0, 0.0, True)] * 5
