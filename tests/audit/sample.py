@@ -21,12 +21,6 @@ def row(module, op, phase, kind, **columns):
     }
 
 
-def line_of(row):
-    """The only rounding of a row."""
-    [line] = row["roundings"].values()
-    return line
-
-
 def ledger():
     """Some rows of a small network, in the order in which they ran."""
     conv, norm, linear = ("conv2d", "DOT"), ("batch_norm", "REDUCTION"), ("linear", "DOT")
@@ -40,79 +34,75 @@ def ledger():
         for i, (m, (op, kind)) in enumerate(zip(reversed(MODULES), reversed(ops)))
     ]
     backward[0] |= {"infinite": 663, "largest": "inf"}
-    long = row("net.encoder.a_module_with_a_long_name", "scaled_dot_product_attention", "forward", "DOT", infinite=2)
-    long |= {
-        "caller": "a_program_with_a_long_name.py:1017",
-        "roundings": {"ops/some_other_activation.py:1022": line_of(long)},
-    }
     relu = row("net.relu", "relu", "forward", "POINTWISE", rounded=0, largest=0.0)
     cast = row("", "cast", "cast", "-", read="float32", accumulated="-", computed="-", where="tensor.py:507")
     updates = [
         row(f"{m}.weight", "adam", "update", "UPDATE", written="float32 master, float16 copy", subnormal=8 * i)
         for i, m in enumerate(MODULES)
     ]
-    return [cast, *forward, relu, long, *backward, *updates]
+    return [cast, *forward, relu, *backward, *updates]
 
 
-def bell(centre, width, lowest=-40, highest=16, n=100_000):
-    """Counts per exponent from `lowest` up."""
-    return [round(n * math.exp(-(((e - centre) / width) ** 2))) for e in range(lowest, highest + 1)]
+def place(module, op="conv2d", phase="forward", **more):
+    return {"module": module, "op": op, "phase": phase, "caller": "train.py:17", "where": "ops/conv.py:201", **more}
 
 
-def histograms():
-    tensors = []
-    for i, module in enumerate(MODULES):
-        shared = {"layer": module, "dtype": "float16", "policy": "MIXED", "lowest": -40, "infinite": 0, "nan": 0}
-        for role, name, centre, scale in (
-            ("weight", f"{module}.weight", -5, 1),
-            ("weight gradient", f"{module}.weight", -12 + i, 2.0**15),
-            ("activation gradient", module, -20 + 2 * i, 2.0**15),
-        ):
-            snapshots = [{"iteration": 10 * k, "counts": bell(centre + 2 - k / 5, 3)} for k in range(20)]
-            more = {"role": role, "name": name, "scale": scale, "zeros": 40_000 * (scale > 1), "snapshots": snapshots}
-            tensors.append({**shared, **more, "counts": bell(centre, 4)})
-    tensors[1] |= {"infinite": 12, "nan": 3}
-    lost = [
-        {"role": role, "scale": 2.0**k, "zero": z, "subnormal": s, "overflow": o}
-        for role, shift in (("weight gradient", 0), ("activation gradient", 3))
-        for k in range(25)
-        for z in [0.4 / (1 + math.exp((k - 6 - shift) / 1.5))]
-        for s in [0.6 * math.exp(-(((k - 5 - shift) / 6) ** 2))]
-        for o in [0.2 / (1 + math.exp(22 - k))]
+def scales():
+    """A loss scale that comes down at first, grows twice, and meets two overflows of another cause."""
+    history, skipped, scale = [[0, 2.0**24]], [0, 1, 2, 3, 4, 5, 120, 171], 24
+    for i in range(200):
+        scale += -1 if i in skipped else i in (60, 150)
+        if scale != math.log2(history[-1][1]):
+            history.append([i + 1, 2.0**scale])
+    high = {"cause": "loss scale too high", "value": 246_900.0, "text": "At S = 1 they are finite, at most 0.0147."}
+    causes = [
+        place("net.head.linear", "linear", "backward", iteration=i, scale=2.0 ** (24 - i), **high) for i in range(6)
     ]
-    return {"tensors": tensors, "lost": lost, "best_scale": 2.0**13, "margin": 3.7}
+    forward = {
+        "cause": "forward overflow",
+        "value": "inf",
+        "text": "81,920 does not fit FP16, whatever the loss scale.",
+    }
+    causes.append(place("net.layer2.conv", iteration=120, scale=2.0**18, **forward))
+    losses = {"MIXED, train.py:17": [[i, 2.3 * 0.99**i if i != 120 else "inf"] for i in range(200)]}
+    return {"history": history, "skipped": skipped, "causes": causes, "losses": losses}
+
+
+def bytes_of():
+    half, gradients = {"float16": 842_000, "float32": 768}, {"float32": 1_684_768}
+    kept = {"float16": 12_845_056, "float32": 98_304, "int64": 512}
+    state = {"masters": {"float32": 1_684_000}, "optimizer": {"float32": 3_370_000}}
+    fp32 = {"weights": gradients, "gradients": gradients, "activations": {"float32": 25_789_000}}
+    return {
+        "roles": ["weights", "masters", "gradients", "activations", "optimizer"],
+        "measured": {"weights": half, "gradients": half, "activations": kept, **state},
+        "predicted": {"weights": half, "activations": {"float16": 12_900_000}},
+        "fp32": {**fp32, "optimizer": state["optimizer"]},
+        "ratio": 1.528,
+    }
+
+
+def products():
+    for i, m in enumerate(MODULES):
+        odd = i == 0
+        size = {"m": 50_176 >> i, "n": 32 << i, "k": 9 if odd else 288, "batch": 1, "calls": 200, "dtype": "float16"}
+        padding = {"misaligned": ["k"] if odd else [], "padding_cost": 7 / 9 if odd else 0.0}
+        padded = [size["m"], size["n"], 16 if odd else 288]
+        yield from (place(m, phase=phase, padded=padded, **size, **padding) for phase in ("forward", "backward"))
+
+
+def advice(text, importance, rule):
+    why = {"why": "6 of the first 6 steps were skipped.", "where": "train.py:9", "source": "MPT 3.2, NVG 2.3.2"}
+    return {"text": text, "importance": importance, "rule": rule, **why}
 
 
 def content(**changes):
     """Every section. Keyword arguments replace sections; None takes one out."""
-    random.seed(0)
-    scales, skipped, scale = [[0, 2.0**24]], [0, 1, 2, 3, 4, 5, 120, 171], 24
-    for i in range(200):
-        scale += -1 if i in skipped else i in (60, 150)
-        if scale != math.log2(scales[-1][1]):
-            scales.append([i + 1, 2.0**scale])
-    causes = [
-        {
-            **{"iteration": i, "scale": 2.0 ** (24 - i), "cause": "loss scale too high", "module": "net.head.linear"},
-            **{
-                "op": "linear",
-                "phase": "backward",
-                "where": "ops/dot.py:48",
-                "caller": "train.py:17",
-                "value": 246_900.0,
-            },
-            "text": "At S = 1 the same gradients are finite, at most 0.0147.",
-        }
-        for i in skipped[:6]
-    ]
-    causes.append(
-        {
-            **{"iteration": 120, "scale": 2.0**18, "cause": "forward overflow", "module": "net.layer2.conv"},
-            **{"op": "conv2d", "phase": "forward", "where": "ops/conv.py:201", "caller": "model.py:31", "value": "inf"},
-            "text": "81,920 does not fit FP16, whatever the loss scale.",
-        }
-    )
-    shares = [random.random() ** 2 for _ in MODULES]
+    shares = [random.Random(i).random() ** 2 for i, _ in enumerate(MODULES)]
+    near = {"calls": 200, "elements": 22_478_848, "local_mean": 0.25, "local_max": 0.5}
+    lost = {"elements": 9000, "zero": 9, "subnormal": 30, "beyond": 1, "bias": -1e-3, "snr": 30.0}
+    summed = {"ulps": 0.2, "bias": -0.1, "felt": 1e-3}
+    picture = "data:image/svg+xml;base64,"
     sections = {
         "title": "A small CNN on MNIST",
         "created": "2025-03-14 15:09",
@@ -120,118 +110,31 @@ def content(**changes):
         "environment": {"tinymp": "0.1.0", "python": "3.12.3", "system": "Linux", "cpu": "2 cores"},
         "summary": {"iterations": 200},
         "ledger": ledger(),
-        "histograms": histograms(),
+        "histograms": {
+            "tensors": [{"role": "weight gradient", "scale": 2.0**15}],
+            "best_scale": 2.0**13,
+            "margin": 3.7,
+        },
         "updates": [
             {
-                **{"name": f"{m}.weight", "updates": 120_000, "lost": lost, "unchanged_by_zero": lost / 9},
-                **{"above_2048": lost * 1.1, "iterations": 192, "fp32": "norm" in m},
+                **{"name": f"{m}.weight", "updates": 120_000, "lost": share, "unchanged_by_zero": share / 9},
+                **{"above_2048": share * 1.1, "iterations": 192, "fp32": "norm" in m},
             }
-            for m, lost in zip(MODULES, shares)
+            for m, share in zip(MODULES, shares)
         ],
-        "scale": {
-            **{"history": scales, "skipped": skipped, "causes": causes},
-            "losses": {"MIXED, train.py:17": [[i, 2.3 * 0.99**i if i != 120 else "inf"] for i in range(200)]},
-        },
-        "bytes": {
-            "roles": ["weights", "masters", "gradients", "activations", "optimizer"],
-            "measured": {
-                "weights": {"float16": 842_000, "float32": 768},
-                "masters": {"float32": 1_684_000},
-                "gradients": {"float16": 842_000, "float32": 768},
-                "activations": {"float16": 12_845_056, "float32": 98_304, "int64": 512},
-                "optimizer": {"float32": 3_370_000},
-            },
-            "predicted": {"weights": {"float16": 842_000, "float32": 768}, "activations": {"float16": 12_900_000}},
-            "fp32": {
-                "weights": {"float32": 1_684_768},
-                "gradients": {"float32": 1_684_768},
-                "activations": {"float32": 25_789_000},
-                "optimizer": {"float32": 3_370_000},
-            },
-            "ratio": 1.528,
-        },
-        "products": [
-            {
-                **{
-                    "module": m,
-                    "op": "conv2d",
-                    "phase": phase,
-                    "caller": "train.py:17",
-                    "m": 50_176 >> i,
-                    "n": 32 << i,
-                },
-                **{"k": 9 if i == 0 else 288, "batch": 1, "calls": 200, "dtype": "float16"},
-                **{"misaligned": ["k"] if i == 0 else [], "padding_cost": 7 / 9 if i == 0 else 0.0},
-                "padded": [50_176 >> i, 32 << i, 16 if i == 0 else 288],
-            }
-            for i, m in enumerate(MODULES)
-            for phase in ("forward", "backward")
-        ],
+        "scale": scales(),
+        "bytes": bytes_of(),
+        "products": list(products()),
         "shadow": [
-            {
-                **{
-                    "module": m,
-                    "op": "conv2d",
-                    "phase": "forward",
-                    "caller": "train.py:17",
-                    "where": "ops/conv.py:201",
-                },
-                **{"calls": 200, "elements": 22_478_848, "local_mean": 0.25, "local_max": 0.5 + i / 7},
-                **{"inherited_mean": 0.4 + i, "inherited_max": 3.0 * 4**i, "inherited_zeros": 7 * i},
-            }
+            place(m, **near, inherited_mean=0.4 + i, inherited_max=3.0 * 4**i, inherited_zeros=7 * i)
             for i, m in enumerate(MODULES)
         ],
-        "formats": [
-            {
-                **{
-                    "module": m,
-                    "op": "conv2d",
-                    "phase": "forward",
-                    "caller": "train.py:17",
-                    "where": "ops/conv.py:201",
-                },
-                "losses": {
-                    name: {
-                        "elements": 9000,
-                        "zero": 9 * i,
-                        "subnormal": 30,
-                        "beyond": 1,
-                        "bias": -1e-3,
-                        "snr": 30.0 + i,
-                    }
-                    for name in ("bf16", "e4m3-tensor")
-                },
-            }
-            for i, m in enumerate(MODULES)
-        ],
-        "accumulators": [
-            {
-                **{"module": m, "op": "conv2d", "phase": "forward", "caller": "train.py:17"},
-                **{"where": "ops/conv.py:201", "k": 9 << i},
-                "errors": {name: {"ulps": 0.2, "bias": -0.1, "felt": 1e-3} for name in ("fp32", "volta")},
-            }
-            for i, m in enumerate(MODULES)
-        ],
-        "pictures": {
-            **dict.fromkeys(("lost", "scale", "bytes"), "data:image/svg+xml;base64,"),
-            "histograms": [("Weights", "data:image/svg+xml;base64,")],
-        },
+        "formats": [place(m, losses={"bf16": lost, "e4m3-tensor": lost}) for m in MODULES],
+        "accumulators": [place(m, k=9, errors={"fp32": summed, "volta": summed}) for m in MODULES],
+        "pictures": {**dict.fromkeys(("lost", "scale", "bytes"), picture), "histograms": [("Weights", picture)]},
         "advice": [
-            {
-                "text": "Start the loss scale at 2¹⁵.",
-                "why": "6 of the first 6 steps were skipped while it came down from 2²⁴.",
-                **{
-                    "where": "train.py:9",
-                    "source": "MPT 3.2, NVG 2.3.2",
-                    "importance": 80,
-                    "rule": "steps_that_no_scale_mends",
-                },
-            },
-            {
-                "text": "Give net.stem.conv 8 input channels instead of 1.",
-                "why": "Its products have k = 9; a multiple of 8 lets them run on Tensor Cores.",
-                **{"where": "model.py:12", "source": "NVG 2.2", "importance": 12, "rule": "unaligned_products"},
-            },
+            advice("Start the loss scale at 2¹⁵.", 80, "steps_that_no_scale_mends"),
+            advice("Give net.stem.conv 8 input channels instead of 1.", 12, "unaligned_products"),
         ],
     }
     return {k: v for k, v in (sections | changes).items() if v is not None}

@@ -5,7 +5,6 @@ import pytest
 
 import tinymp as mp
 from tinymp import nn, ops
-from tinymp.audit.accumulators import CALLS, SAMPLE
 from tinymp.study.tensor_core import tensor_core
 
 pytestmark = pytest.mark.cpu
@@ -15,10 +14,9 @@ def halves(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float16)
 
 
-def audited(a, b, *names, policy=mp.MIXED, calls=1):
-    with mp.audit(accumulators=names) as audit, mp.use(policy):
-        for _ in range(calls):
-            ops.matmul(mp.tensor(a), mp.tensor(b))
+def audited(a, b, *names):
+    with mp.audit(accumulators=names) as audit, mp.use(mp.MIXED):
+        ops.matmul(mp.tensor(a), mp.tensor(b))
     return audit
 
 
@@ -38,41 +36,20 @@ def test_the_errors_are_those_of_the_sums():
     assert row.errors["fp32"].ulps < row.errors["hopper"].ulps
 
 
-def test_large_products_are_sampled_and_repeated_ones_not_looked_at_again():
-    row = audited(halves(500, 8), halves(8, 300), "ampere", calls=CALLS + 3).accumulators.rows[0]
-    assert row.calls == CALLS and row.errors["ampere"].n <= CALLS * SAMPLE**2
-
-
 def test_what_a_tensor_core_does_not_take_is_left_out():
     a, b = np.float32(halves(4, 5)), np.float32(halves(5, 3))
     assert audited(a * 1.0001, b, "hopper").accumulators.rows == []  # FP32
-    assert "nothing to sum" in str(audited(a * 1.0001, b, "hopper").accumulators)
     bf16 = mp.BF16.cast(mp.tensor(a)), mp.BF16.cast(mp.tensor(b))
     with mp.audit(accumulators=["volta", "ampere"]) as audit, mp.use(mp.BF16):
         ops.matmul(*bf16)
     assert list(audit.accumulators.rows[0].errors) == ["fp32", "ampere"]  # Volta has no BF16
-    assert " - " in str(audit.accumulators)
-    assert audited(halves(0, 5), halves(5, 3), "hopper").accumulators.rows == []
 
 
-def test_text_dict_and_page(tmp_path):
+def test_text_and_dict():
     model = mp.MIXED.cast(nn.Sequential(nn.Linear(600, 32), nn.Linear(32, 4)))
     with mp.audit(accumulators=["volta", "hopper"]) as audit, mp.use(mp.MIXED):
         ops.cross_entropy(model(mp.MIXED.cast(mp.randn(8, 600))), mp.tensor(np.arange(8) % 4)).backward()
-    text = str(audit.accumulators)
-    assert "hopper: " in text and "ulps at k = 600; most felt in " in text
-    assert "a.accumulators tell more" in str(audit)
+    assert "ulps at k = 600; most felt in " in str(audit.accumulators)
     rows = audit.as_dict()["accumulators"]
     assert {row["module"] for row in rows} == {"model.0", "model.1"}
     assert set(rows[0]["errors"]["volta"]) == {"ulps", "bias", "felt"}
-    pytest.importorskip("jinja2", reason="needs the extra audit")
-    pytest.importorskip("matplotlib", reason="needs the extra audit")
-    audit.report(tmp_path / "page.html")
-    assert "<h2>Other Tensor Cores</h2>" in (tmp_path / "page.html").read_text(encoding="utf-8")
-
-
-def test_wrong_arguments():
-    with pytest.raises(ValueError, match=r"audit: expected accumulators among volta, turing, .*, got 'pascal'"):
-        mp.audit(accumulators=["pascal"])
-    with pytest.raises(TypeError, match="audit: expected accumulators to be a list of names such as 'hopper', got 'h"):
-        mp.audit(accumulators="hopper")

@@ -1,14 +1,13 @@
 """mp.audit(): everything together, on a whole training."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 
 import tinymp as mp
 from tinymp import nn, ops, optim
-from tinymp.audit import Audit, Instrument, pictures
+from tinymp.audit import pictures
 from tinymp.events import here
 from tinymp.study.formats import SCALED
 
@@ -34,22 +33,11 @@ def unrendered(monkeypatch):
 
 
 @pytest.mark.cpu  # elsewhere the copies to a device are ops, too, under the policy in use before
-@pytest.mark.parametrize(
-    ("policy", "shadow"), [(mp.MIXED, False), (mp.FP32, True), (mp.PURE_FP16, True), (mp.STOCHASTIC_ROUNDING, True)]
-)
-def test_everything_at_once(policy, shadow, tmp_path, unrendered):
-    everything(policy, shadow, tmp_path / "audit.html")
-
-
-@pytest.mark.cpu
-def test_everything_in_one_page(tmp_path):
-    everything(mp.MIXED, True, tmp_path / "audit.html")
-    assert (tmp_path / "audit.html").read_text("utf-8").count("data:image/svg+xml") > 5
-
-
-def everything(policy, shadow, path):
+@pytest.mark.parametrize("policy", [mp.MIXED, mp.FP32, mp.STOCHASTIC_ROUNDING])
+def test_everything_at_once(policy, tmp_path, unrendered):
+    shadow = policy is not mp.MIXED
     with mp.audit(shadow=shadow) as a:
-        train(policy, None if policy is mp.MIXED else optim.NoLossScaler())
+        train(policy, optim.NoLossScaler() if shadow else None)
     content = json.loads(json.dumps(a.as_dict(), allow_nan=False))
     assert content["summary"]["iterations"] == 3
     assert len(content["ledger"]) == len(a.ledger) > 10
@@ -63,9 +51,9 @@ def everything(policy, shadow, path):
         assert content["scale"]["causes"][0]["cause"] == "loss scale too high"
     text = str(a)
     assert "a.report(path)" in text and len(text.splitlines()) < 60
-    a.report(path, title="A small net")
+    a.report(path := tmp_path / "audit.html", title="A small net")
     page = path.read_text("utf-8")
-    assert "A small net" in page and "batch_norm" in page
+    assert "A small net" in page and "batch_norm" in page and page.count('src="data:') > 5
 
 
 def test_an_empty_audit(tmp_path):
@@ -74,26 +62,6 @@ def test_an_empty_audit(tmp_path):
     json.dumps(a.as_dict(), allow_nan=False)
     assert str(a) and a.advise() == []
     a.report(tmp_path / "audit.html")
-
-
-def test_further_instruments():
-    class Count(Instrument):
-        n = 0
-
-        def ran(self, place, op, inputs, outputs):
-            self.n += 1
-
-    count = Count()
-    with mp.audit(count) as a:
-        train(steps=1)
-    assert count.n == sum(row.calls for row in a.ledger if row.phase in ("forward", "backward") and row.kind != "-")
-    assert isinstance(a, Audit)
-
-
-def test_advice_reaches_the_audit():
-    with mp.audit() as a:
-        train(mp.PURE_FP16, optim.NoLossScaler())
-    assert any("Accumulate in FP32" in advice.text for advice in a.advise()), a.advise()
 
 
 def test_on_a_gpu(gpu):
@@ -107,19 +75,14 @@ def test_on_a_gpu(gpu):
         [(r.module, r.op, r.phase, r.calls, r.rounded) for r in a.ledger if r.op not in moved] for a in (host, device)
     ]
     assert rows[0] == rows[1]
-    assert device.scale.skipped == host.scale.skipped
-    assert device.bytes.measured["weights"] == host.bytes.measured["weights"]
+    assert device.scale.skipped == host.scale.skipped != []
+    assert device.histograms.best_scale() == host.histograms.best_scale()
+    assert device.shadow.worst(1)[0].inherited.mean == pytest.approx(host.shadow.worst(1)[0].inherited.mean, rel=0.1)
+    assert {r: sum(n.values()) for r, n in device.bytes.measured.items()} == {
+        r: pytest.approx(sum(n.values()), rel=0.02) for r, n in host.bytes.measured.items()
+    }
     assert [p.as_dict()["flops"] for p in device.products.rows] == [p.as_dict()["flops"] for p in host.products.rows]
     json.dumps(device.as_dict(), allow_nan=False)
-
-
-@pytest.mark.parametrize("missing", ["jinja2", "matplotlib.figure"])
-def test_a_report_needs_libraries(tmp_path, monkeypatch, missing, unrendered):
-    with mp.audit() as a:
-        train(steps=1)
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ModuleNotFoundError, match=r'pip install -e "\.\[audit\]"'):
-        a.report(tmp_path / "audit.html")
 
 
 @pytest.mark.parametrize("full", ["trace", "trace later"])
@@ -140,26 +103,18 @@ def test_a_full_disk_ends_the_audit_and_nothing_stays_set(full, tmp_path):
     assert not here.observers and not here.inside
 
 
-EMPTY = {
-    **{f"{name} without a last step": lambda net=net: net(8, 8)(mp.ones(3, 2, 8), lengths=[2, 2])[0]
-       for name, net in (("rnn", nn.RNN), ("lstm", nn.LSTM), ("gru", nn.GRU))},
-    "products of no term": lambda: mp.ones(3, 0) @ mp.ones(0, 3),
-    "no product": lambda: mp.ones(0, 3, 4) @ mp.ones(0, 4, 2),
-    "no row": lambda: nn.Linear(4, 3)(mp.ones(0, 4)),
-    "no output": lambda: nn.Linear(4, 0)(mp.ones(3, 4)),
-    "no image": lambda: nn.Conv2d(3, 4, 3)(mp.ones(0, 3, 5, 5)),
-    "sums of nothing": lambda: mp.ones(0, 4).sum(0) + mp.ones(4, 0).softmax(1).sum(),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("run", EMPTY.values(), ids=EMPTY)
-def test_arrays_without_elements(run, tmp_path, request):
+def test_arrays_without_elements(tmp_path, unrendered):
     with mp.audit(shadow=True, formats=list(SCALED), trace=tmp_path / "trace") as a:
-        y = run()
-        mp.MIXED.cast(y)
-        if y.requires_grad:
-            y.sum().backward()
+        for y in (
+            nn.LSTM(8, 8)(mp.ones(3, 2, 8), lengths=[2, 2])[0],  # without a last step
+            mp.ones(3, 0) @ mp.ones(0, 3),
+            mp.ones(0, 3, 4) @ mp.ones(0, 4, 2),
+            nn.Linear(4, 0)(mp.ones(3, 4)),
+            nn.Conv2d(3, 4, 3)(mp.ones(0, 3, 5, 5)),
+            mp.ones(0, 4).sum(0) + mp.ones(4, 0).softmax(1).sum(),
+        ):
+            mp.MIXED.cast(y)
+            if y.requires_grad:
+                y.sum().backward()
     assert str(a)
-    if run is not EMPTY["no image"]:  # which is rendered, too
-        request.getfixturevalue("unrendered")
     a.report(tmp_path / "audit.html")

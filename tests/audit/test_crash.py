@@ -16,15 +16,15 @@ class Root(nn.Module):
         return ops.sqrt(ops.sub(x, 1.0))
 
 
-def training(bad_at, policy=mp.FP32, scaler=None, module=Root, bad=0.5, steps=20):
+def training(bad_at, policy=mp.FP32, scaler=None, steps=9):
     """A training whose input is too small from one step on."""
-    model = policy.cast(nn.Sequential(nn.Linear(3, 3), module()))
+    model = policy.cast(nn.Sequential(nn.Linear(3, 3), Root()))
     with mp.no_grad():
         model[0].weight.copy_(np.eye(3, dtype="f4"))
         model[0].bias.copy_(np.zeros(3, "f4"))
     optimizer, scaler = optim.SGD(model.parameters(), lr=1e-4), scaler or optim.NoLossScaler()
     for step in range(steps):
-        x = policy.cast(mp.tensor(np.full((4, 3), bad if step == bad_at else 2.0, np.float32)))
+        x = policy.cast(mp.tensor(np.full((4, 3), 0.5 if step == bad_at else 2.0, np.float32)))
         loss = ops.mean(model(x).float())
         scaler.scale(loss).backward()
         scaler.step(optimizer)
@@ -32,29 +32,24 @@ def training(bad_at, policy=mp.FP32, scaler=None, module=Root, bad=0.5, steps=20
         optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("bad_at", [0, 3, 19])
+@pytest.mark.parametrize("bad_at", [0, 3])
 def test_the_step_and_the_op_are_found(bad_at):
     with mp.audit() as a:
         training(bad_at)
     found = a.crash.found
     assert (found["what"], found["iteration"]) == ("the loss became nan", bad_at)
     assert found["first"].startswith("sqrt of model.1 (test_crash.py:")
-    printed = str(a)
-    assert f"In iteration {bad_at}, the loss became nan; the first that was not finite: sqrt of model.1" in printed
+    assert f"In iteration {bad_at}, the loss became nan; the first that was not finite: sqrt of model.1" in str(a)
     assert a.as_dict()["crash"]["first"] == found["first"]
 
 
-def test_nothing_is_kept_of_a_training_that_stays_finite():
-    with mp.audit() as a:
-        training(None)
-    assert a.crash.found is None
+@pytest.mark.parametrize("scaled", [False, True])
+def test_nothing_is_kept_of_a_training_that_stays_finite(scaled):
+    """Nor of one whose overflows the scaler deals with."""
+    with mp.audit(stop_at="inf") as a:
+        training(None, *([mp.MIXED, optim.DynamicLossScaler(2.0**24)] if scaled else []))
+    assert a.crash.found is None and bool(a.as_dict()["scale"]["skipped"]) is scaled
     assert str(a.crash) == "loss and weights stayed finite" and a.as_dict()["crash"] is None
-
-
-def test_an_overflow_that_the_scaler_deals_with_is_none():
-    with mp.audit() as a:
-        training(None, mp.MIXED, optim.DynamicLossScaler(2.0**24))
-    assert a.as_dict()["scale"]["skipped"] and a.crash.found is None
 
 
 def test_a_weight():
@@ -72,46 +67,19 @@ def test_a_weight():
     assert a.crash.found["first"].startswith("mul backward (test_crash.py:")
 
 
-def test_a_scaler_that_gives_up():
-    scaler = optim.StaticLossScaler(2.0**24)
-    with pytest.raises(FloatingPointError), mp.audit() as a:
-        training(None, mp.MIXED, scaler, steps=3000)
-    assert a.crash.found["what"].startswith("it ended with FloatingPointError: ")
-
-
-@pytest.mark.parametrize("stop_at", ["nan", "inf"])
-def test_stop_at_the_first(stop_at):
-    with (
-        pytest.raises(
-            FloatingPointError, match=r"audit: sqrt of model.1 \(test_crash.py:\d+\) made the first NaN"
-        ) as error,
-        mp.audit(stop_at=stop_at) as a,
-    ):
+def test_stop_at_the_first():
+    expected = (
+        r"audit: sqrt of model.1 \(test_crash.py:\d+\) made the first NaN, from arguments of magnitudes up to 0.5"
+    )
+    with pytest.raises(FloatingPointError, match=expected), mp.audit(stop_at="nan") as a:
         training(4)
-    assert "from arguments of magnitudes up to 0.5" in str(error.value)
     assert a.crash.found["iteration"] == 4
 
 
 def test_infinities_are_no_nan():
-    class Inverse(nn.Module):
-        def forward(self, x):
-            return ops.div(1.0, x)
-
     with mp.audit(stop_at="nan"):
         ops.div(1.0, mp.zeros(2))
     with pytest.raises(FloatingPointError, match=r"div .* made the first infinity"), mp.audit(stop_at="inf"):
         ops.div(1.0, mp.zeros(2))
-    masked = mp.tensor(np.array([[0.0, -np.inf]], "f4"))
     with mp.audit(stop_at="inf"):
-        ops.add(masked, 1.0)  # it was given the infinity
-
-
-def test_gradients_with_a_loss_scale_are_the_scalers():
-    with mp.audit(stop_at="inf") as a:
-        training(None, mp.MIXED, optim.DynamicLossScaler(2.0**24))
-    assert a.as_dict()["scale"]["skipped"]
-
-
-def test_wrong_calls():
-    with pytest.raises(ValueError, match="audit: expected stop_at to be"):
-        mp.audit(stop_at="zero")
+        ops.add(mp.tensor([0.0, -np.inf]), 1.0)  # it was given the infinity

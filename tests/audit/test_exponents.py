@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tinymp.audit.exponents import BINS, BLOCK, INFINITIES, NANS, ZEROS, bin_of, exponents
+from tinymp.audit.exponents import BINS, INFINITIES, NANS, ZEROS, bin_of, exponents
 
 
 @pytest.fixture(params=["cpu", "gpu"])
@@ -52,70 +52,24 @@ def test_every_half(count):
     check(count, np.arange(65536, dtype=np.uint16).view(np.float16))
 
 
-def every_single():
+def test_every_exponent_of_fp32_and_some_of_fp64(count):
     powers = np.ldexp(1.0, np.arange(-149, 128)).astype(np.float32)
     with np.errstate(under="ignore"):
         below = np.nextafter(powers, np.float32(0))
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan], np.float32)
-    random = np.random.default_rng(0).integers(0, 2**32, 5000, dtype=np.uint32).view(np.float32)
-    return np.concatenate([powers, -powers, below, special, random])
-
-
-def test_every_exponent_of_fp32(count):
-    check(count, every_single())
-
-
-def test_fp32_with_subnormal_numbers_but_no_zero(count):
-    check(count, np.ldexp(np.float32(1.5), np.arange(-140, 3)).astype(np.float32))
-
-
-def test_fp64_has_the_bins_of_fp32(count):
-    check(count, np.array([0.0, 1.0, -3.0, 2.0**-149, 1e-300, 1e300, np.inf, np.nan, 1 - 2.0**-53]))
+    check(count, np.concatenate([powers, -powers, below, special]))
+    check(count, np.array([0.0, -3.0, 2.0**-149, 1e-300, 1e300, np.inf, np.nan, 1 - 2.0**-53]))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("n", [0, 1, 2, 3, 255, 2049])
-@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize(("n", "start"), [(0, 0), (1, 1), (2049, 1)])
 def test_sizes_and_unaligned_starts(count, dtype, n, start):
     x = np.random.default_rng(n).standard_normal(n + start).astype(dtype)
     check(count, x[start:])
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_several_blocks_of_runs_of_equal_values(dtype):
-    n = BLOCK
-    x = np.zeros(2 * n + 3, dtype)
-    x[n - 5 : n + 5], x[-1:], x[:7] = 3.0, np.inf, 2.0**-15
-    counts = exponents(x)
-    found = {bin_of(1): 10, INFINITIES: 1, bin_of(-15): 7, ZEROS: 2 * n + 3 - 18}
-    assert {i: int(counts[i]) for i in np.flatnonzero(counts).tolist()} == found
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_layouts(count, dtype):
     x = np.random.default_rng(0).standard_normal((4, 6, 5)).astype(dtype)
-    x[0, 0, 0] = 0
-    for view in (
-        x.T,
-        x.transpose(1, 0, 2),
-        x[:, ::2],
-        x[1:3, :, 4],
-        np.broadcast_to(x[0], (3, 6, 5)),
-        x[0, 0, 0, None],
-    ):
+    for view in (x.T, x[:, ::2], x[1:3, :, 4], np.broadcast_to(x[0], (3, 6, 5)), x[0, 0, 0]):
         np.testing.assert_array_equal(count(view), expected(view))
-    assert sum(count(np.zeros((), dtype)).tolist()) == 1
-
-
-def test_x_is_not_written_to():
-    for x in (every_single(), np.arange(65536, dtype=np.uint16).view(np.float16)):
-        before = x.tobytes()
-        x.flags.writeable = False
-        exponents(x)
-        assert x.tobytes() == before
-
-
-@pytest.mark.parametrize("exponent", [-150, 128])
-def test_an_exponent_that_fp32_does_not_have(exponent):
-    with pytest.raises(ValueError, match=f"from -149 to 127, got {exponent}"):
-        bin_of(exponent)

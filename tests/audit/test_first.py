@@ -33,47 +33,17 @@ CASES = {
         "give it a larger one, such as eps=1e-3",
         lambda z: ops.normalize(z, dim=-1, eps=1e-3).float().mean(),
     ),
-    "cosine similarity": (
-        lambda z: ops.cosine_similarity(z, half(ONE), dim=-1).float().mean(),
-        ", in cosine_similarity (test_first.py:",
-        "such as eps=1e-3",
-        lambda z: ops.cosine_similarity(z, half(ONE), dim=-1, eps=1e-3).float().mean(),
-    ),
     "binary cross entropy": (
         lambda z: ops.binary_cross_entropy(ops.sigmoid(z + 30), half(1 - ONE)),
         "`input` of binary_cross_entropy (test_first.py:",
         "use binary_cross_entropy_with_logits (BCEWithLogitsLoss)",
         lambda z: ops.binary_cross_entropy_with_logits(z + 30, half(1 - ONE)),
     ),
-    "its layer": (
-        lambda z: nn.BCELoss()(ops.sigmoid(z + 30), half(1 - ONE)),
-        "`input` of binary_cross_entropy (test_first.py:",
-        "use binary_cross_entropy_with_logits (BCEWithLogitsLoss)",
-        lambda z: nn.BCEWithLogitsLoss()(z + 30, half(1 - ONE)),
-    ),
     "a root": (
         lambda z: ops.sqrt(z * z).float().mean(),
         "`input` of sqrt (test_first.py:",
         "such as 1e-4",
         lambda z: ops.sqrt(z * z + 1e-4).float().mean(),
-    ),
-    "a power": (
-        lambda z: ((z * z) ** 0.5).float().mean(),
-        "of pow (test_first.py:",
-        "such as 1e-4",
-        lambda z: ((z * z + 1e-4) ** 0.5).float().mean(),
-    ),
-    "a reciprocal root": (
-        lambda z: ops.rsqrt(z * z + 1e-6).float().mean(),
-        "`input` of rsqrt (test_first.py:",
-        "such as 1e-4",
-        lambda z: ops.rsqrt(z * z + 1e-4).float().mean(),
-    ),
-    "a logarithm": (
-        lambda z: ops.log(ops.sigmoid(z - 16.0)).float().mean(),
-        "`input` of log (test_first.py:",
-        "use log_softmax, logsigmoid, or a loss that is given logits",
-        lambda z: ops.logsigmoid(z - 16.0).float().mean(),
     ),
     "a quotient": (
         lambda z: (z.sum(-1) * 1e-3 / (z * z).sum(-1).clamp(1e-6)).float().mean(),
@@ -84,7 +54,7 @@ CASES = {
 }
 
 
-def train(loss, limit=5, skips_before=0, scaler=None):
+def train(loss, limit=5, scaler=None):
     """The result of the last step, or of the error."""
     mp.manual_seed(0)
     net = mp.MIXED.cast(nn.Linear(8, 8, bias=False))
@@ -107,44 +77,17 @@ def test_the_op_and_what_to_do_are_named_and_that_helps(loss, op, advice, mended
     assert train(mended) is optim.StepResult.APPLIED
 
 
-FP32 = {
-    "normalize": lambda m, z: m.normalize(z, dim=-1).mean(),
-    "binary cross entropy": lambda m, z: m.binary_cross_entropy(z.sigmoid(), z.detach() * 0),
-}
-
-
-@pytest.mark.parametrize("loss", FP32.values(), ids=FP32)
-def test_what_fp16_cannot_hold_fp32_can_as_in_pytorch(loss):
+def test_what_fp16_cannot_hold_fp32_can_as_in_pytorch():
     torch = pytest.importorskip("torch")
     w, found = np.random.default_rng(1).standard_normal((8, 8)).astype("float32"), []
     for module, functions in ((torch, torch.nn.functional), (mp, ops)):
         v = module.tensor(w, requires_grad=True)
-        loss(functions, module.tensor(X) @ v + 30 * module.tensor(abs(X))).backward()
+        z = module.tensor(X) @ v + 30 * module.tensor(abs(X))
+        loss = functions.binary_cross_entropy(z.sigmoid(), z.detach() * 0)
+        (functions.normalize(z, dim=-1).mean() + loss).backward()
         found.append(v.grad.numpy())
     assert np.isfinite(found[0]).all()
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)
-
-
-def test_with_an_audit_the_error_has_both():
-    with mp.audit(), pytest.raises(FloatingPointError) as error:
-        train(CASES["binary cross entropy"][0])
-    assert "Where it arose: backward overflow" in str(error.value)
-    assert "use binary_cross_entropy_with_logits" in str(error.value)
-
-
-@pytest.mark.parametrize("make", [optim.NoLossScaler, lambda **n: optim.StaticLossScaler(8.0, **n)])
-def test_other_scalers_name_it_too(make):
-    with pytest.raises(FloatingPointError, match=r"in 2 iterations .* of `input` of sqrt"):
-        train(CASES["a root"][0], limit=2, scaler=make(max_consecutive_skips=2))
-
-
-def test_a_sum_of_gradients_is_named_by_what_they_belong_to():
-    def loss(z):
-        z = z * 1.0
-        return 6e4 * (z.float().sum() + z.float().sum())
-
-    with pytest.raises(FloatingPointError, match="is the sum of those of the result of mul"):
-        train(loss, scaler=optim.StaticLossScaler(1.0, max_consecutive_skips=5))
 
 
 def test_it_listens_from_the_last_skip_to_the_next_step_alone():
@@ -158,13 +101,3 @@ def test_it_listens_from_the_last_skip_to_the_next_step_alone():
         scaler.update()
         optimizer.zero_grad()
     assert heard == [0, 0, 1, 0, 0, 1, 0]
-
-
-def test_it_ends_with_the_scaler():
-    scaler = optim.StaticLossScaler(1.0, max_consecutive_skips=2)
-    with pytest.raises(StopIteration):
-        train(lambda z: next(iter([])) if here.observers else CASES["a root"][0](z), scaler=scaler)
-    assert here.observers
-    del scaler
-    gc.collect()
-    assert not here.observers

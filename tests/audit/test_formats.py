@@ -8,8 +8,6 @@ import pytest
 import tinymp as mp
 from job import Job, same
 from tinymp.audit.estimates import SAMPLE, sample
-from tinymp.audit.formats import Formats
-from tinymp.lab.cli import main
 from tinymp.study.formats import SCALED
 
 pytestmark = pytest.mark.cpu
@@ -40,9 +38,9 @@ def test_losses_known_by_hand():
     assert exact["snr"] == float("inf") and exact["elements"] == 2
 
 
-def test_the_run_stays_as_it_is_and_every_rounding_is_there():
+def test_the_run_stays_as_it_is_and_every_rounding_is_there(tmp_path):
     jobs = [Job("cpu", clip=True) for _ in range(2)]
-    with mp.audit(formats=list(SCALED)) as a:
+    with mp.audit(formats=list(SCALED), trace=tmp_path) as a:
         [jobs[0].step(*jobs[0].batch(i)) for i in range(3)]
     [jobs[1].step(*jobs[1].batch(i)) for i in range(3)]
     same(jobs[0].state(), jobs[1].state())
@@ -57,13 +55,6 @@ def test_the_run_stays_as_it_is_and_every_rounding_is_there():
         assert told.subnormal <= counted.subnormal  # numbers that were FP16's before are counted there, too
     assert json.dumps(a.as_dict()["formats"])
     assert a.formats.total("bf16").snr > a.formats.total("e4m3-tensor").snr > a.formats.total("nvfp4").snr
-
-
-def test_of_large_arrays_a_sample():
-    x = np.zeros((3, SAMPLE), "float32")
-    x[:, ::2] = 1 / 3
-    (loss,) = losses(x, "bf16")
-    assert SAMPLE // 4 < loss["elements"] <= SAMPLE / 2
 
 
 def cast_as(x, name):
@@ -85,8 +76,7 @@ def cast_as(x, name):
     return np.where(scale > 0, lifted.astype(dtype).astype(np.float64) * scale, 0).reshape(x.shape)
 
 
-@pytest.mark.parametrize("outlier", [1000.0, 0.1, 1e-3])
-@pytest.mark.parametrize("name", ["e4m3-tensor", "e5m2-tensor", "mxfp8", "mxfp8-e5m2", "nvfp4"])
+@pytest.mark.parametrize(("name", "outlier"), [("e5m2-tensor", 0.1), ("mxfp8", 1000.0), ("nvfp4", 1000.0)])
 def test_a_sample_is_scaled_as_the_whole_array(name, outlier):
     """Far more numbers than are looked at, and one far larger than the rest: it is in no run of the sample."""
     x = 1e-3 * np.random.default_rng(0).standard_normal((1 << 10, 1 << 10)).astype("float32")
@@ -103,38 +93,8 @@ def test_a_sample_is_scaled_as_the_whole_array(name, outlier):
     assert loss["snr"] == pytest.approx(snr, abs=10 * np.log10(1 + far))
 
 
-def test_on_a_gpu(gpu):
-    def run(device):
-        job = Job(device, dropout=0.0)
-        with mp.audit(formats=["bf16", "mxfp8", "e5m2-tensor"]) as a:
-            job.step(*job.batch())
-        return a.formats
-
-    here, there = run("cpu"), run("gpu")
-    for f in here.formats:
-        assert there.total(f.name).elements == pytest.approx(here.total(f.name).elements, rel=0.01)
-        assert there.total(f.name).snr == pytest.approx(here.total(f.name).snr, abs=1)
-
-
-def test_refusals(capsys):
+def test_refusals():
     with pytest.raises(ValueError, match=r"audit: unknown format 'fp8'; there are fp16, bf16, e4m3, "):
         mp.audit(formats=["fp8"])
     with pytest.raises(TypeError, match="audit: expected formats to be a list of names such as 'bf16', got 'bf16'"):
         mp.audit(formats="bf16")
-    with pytest.raises(SystemExit):
-        main(["audit", "--formats", "bf16,bf17", "x.py"])
-    assert "unknown format 'bf17'; there are fp16, bf16" in capsys.readouterr().err
-
-
-def test_in_the_terminal_and_on_the_page(tmp_path, capsys):
-    script = tmp_path / "script.py"
-    script.write_text("import tinymp as mp\nmp.tensor([0.1, 70000.0]).to(mp.float16)\n")
-    assert main(["audit", "--out", str(tmp_path / "out"), "--formats", "bf16,e4m3", str(script)]) == 0
-    told = capsys.readouterr().out
-    assert "the same numbers in other formats" in told
-    (line,) = (line for line in told.splitlines() if line.startswith("e4m3"))
-    assert line.split()[1:8] == ["0", "%", "0", "%", "50", "%", line.split()[7]]
-    (row,) = json.loads((tmp_path / "out" / "audit.json").read_text())["formats"]
-    assert row["losses"]["bf16"]["beyond"] == 0
-    assert 'id="formats"' in (tmp_path / "out" / "audit.html").read_text()
-    assert Formats().formats[0].name == "bf16"

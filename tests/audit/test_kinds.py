@@ -13,18 +13,13 @@ def half(*shape):
 
 MOVES = {
     "embedding": lambda: ops.embedding(mp.tensor([0, 2, 2]), half(4, 3)),
-    "getitem": lambda: half(4, 3)[1:],
     "index": lambda: half(4, 3)[mp.tensor([0, 0])],
     "expand": lambda: half(4, 1).expand(4, 3),
     "cat": lambda: ops.cat([half(2, 3), half(2, 3)]),
-    "pad": lambda: ops.pad(half(2, 3), (1, 1)),
-    "flip": lambda: ops.flip(half(2, 3), 0),
     "where": lambda: ops.where(mp.tensor([True, False, True]), half(2, 3), half(1, 3)),
     "max_pool2d": lambda: ops.max_pool2d(half(1, 2, 4, 4), 3, 1),
     "unfold": lambda: ops.unfold(half(1, 2, 4, 4), 2),
-    "transpose": lambda: half(2, 3).transpose(0, 1),
     "reshape": lambda: half(2, 3).reshape(6),
-    "split": lambda: ops.split(half(4, 3), 2)[0],
 }
 
 
@@ -40,31 +35,9 @@ def test_what_only_moves_data_sums_nothing(name):
 
 
 @pytest.mark.parametrize("name", ["embedding", "index", "expand", "where", "max_pool2d", "unfold"])
-@pytest.mark.parametrize(("policy", "accumulator"), [(mp.MIXED, "float32"), (mp.FP16_REDUCTIONS, "float16")])
-def test_gradients_that_add_up_are_reductions(name, policy, accumulator):
-    with mp.audit() as a, mp.use(policy):
+def test_gradients_that_add_up_are_reductions(name):
+    with mp.audit() as a, mp.use(mp.FP16_REDUCTIONS):
         y = MOVES[name]()
         y.backward(np.ones(y.shape, "float16"))
     (row,) = a.ledger.filter(phase="backward", kind="REDUCTION")
-    assert row.accumulated == accumulator
-
-
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        (lambda x: x.amax(0), "amax"),
-        (lambda x: x.amin(0), "amin"),
-        (lambda x: x.max(0).values, "max"),
-        (lambda x: x.min(0).values, "min"),
-        (lambda x: x.argmin(0), "argmin"),
-        (lambda x: x.argmax(0), "argmax"),
-        (lambda x: x[0], "getitem"),
-        (lambda x: x[mp.tensor([1, 0])], "getitem"),
-    ],
-)
-def test_ops_are_called_what_users_call_them(call, name):
-    x = half(4, 3)
-    with mp.audit() as a:
-        call(x)
-    assert name in {row.op for row in a.ledger}
-    assert not {row.op for row in a.ledger} & {"extreme", "take", "slice", "index"}
+    assert row.accumulated == "float16"

@@ -40,8 +40,6 @@ def test_rounding(zero, subnormal, infinite, odd, transposed):
     [
         (2.0**-25, (1, 0, 0)),  # half of the smallest subnormal: to even, which is 0
         (np.nextafter(np.float32(2.0**-25), np.float32(1)), (0, 1, 0)),
-        (2.0**-24, (0, 1, 0)),
-        (2.0**-14, (0, 0, 0)),
         (np.nextafter(np.float32(2.0**-14), np.float32(0)), (0, 0, 0)),  # rounds up to the smallest normal number
         (2.0**-14 - 2.0**-25, (0, 0, 0)),  # a tie, to even
         (2.0**-14 - 2.0**-24, (0, 1, 0)),
@@ -49,7 +47,6 @@ def test_rounding(zero, subnormal, infinite, odd, transposed):
         (65520.0, (0, 0, 1)),
         (np.inf, (0, 0, 0)),
         (np.nan, (0, 0, 0)),
-        (0.0, (0, 0, 0)),
     ],
 )
 def test_at_the_limits(x, found):
@@ -57,26 +54,6 @@ def test_at_the_limits(x, found):
         mp.tensor(np.float32([x])).half()
     (row,) = a.ledger
     assert (row.zero, row.subnormal, row.infinite) == found
-
-
-def test_casts_of_several_dtypes_on_one_line():
-    with mp.audit() as a:
-        for x in (np.ones(1), np.ones(2, "float32")):
-            mp.MIXED.cast(x)
-    (row,) = a.ledger
-    assert (row.read, row.written, row.calls, row.elements) == ("float64, float32", "float16", 2, 3)
-
-
-def test_nothing_to_round():
-    r = Rounding()
-    r.add(np.empty((0, 3), "float32"), np.empty((0, 3), "float16"))
-    assert r == Rounding()
-
-
-def test_from_fp64():
-    r = Rounding()
-    r.add(np.float64([1e-50, 1e-40, 1e39, 1.0]), np.float32([0, 1e-40, np.inf, 1]))
-    assert (r.elements, r.zero, r.subnormal, r.infinite, r.largest) == (4, 1, 1, 1, 1e39)
 
 
 def train(steps=3):
@@ -98,12 +75,8 @@ def test_a_row_per_op_and_call_site():
     assert len(rows) == len(a.ledger)
     linear = rows["model.0", "linear", "forward"]
     assert (linear.kind, linear.source) == ("DOT", "MPT 3.3, NVG 2.2")
-    assert (linear.read, linear.computed, linear.accumulated, linear.written) == (
-        "float16",
-        "float32",
-        "float32",
-        "float16",
-    )
+    dtypes = linear.read, linear.computed, linear.accumulated, linear.written
+    assert dtypes == ("float16", "float32", "float32", "float16")
     assert (linear.calls, linear.elements, linear.rounded) == (3, 3 * 5 * 8, 3 * 5 * 8)
     norm = rows["model.1", "batch_norm", "forward"]
     assert (norm.kind, norm.read, norm.accumulated) == ("REDUCTION", "float16, float32", "float32")
@@ -114,125 +87,35 @@ def test_a_row_per_op_and_call_site():
     assert back.rounded == 3 * (5 * 8 + 8 * 3 + 3)  # dx, dW, db
     assert len(back.roundings) >= 1 and sum(r.elements for r in back.roundings.values()) == back.rounded
     update = rows["model.0.weight", "adam", "update"]
-    assert (update.kind, update.written, update.calls, update.rounded) == (
-        "UPDATE",
-        "float32 master, float16 copy",
-        3,
-        3 * 32,
-    )
+    assert (update.kind, update.written) == ("UPDATE", "float32 master, float16 copy")
+    assert (update.calls, update.rounded) == (3, 3 * 32)
     assert rows["model.1.weight", "adam", "update"].written == "float32"
     assert rows["model.1.weight", "adam", "update"].rounded == 0
 
 
-@pytest.mark.parametrize(
-    ("policy", "accumulated"), [(mp.MIXED, "float32"), (mp.FP16_ACCUMULATE, "float16"), (mp.FP32, "float32")]
-)
-def test_the_accumulator(policy, accumulated):
-    model = policy.cast(nn.Linear(4, 2))
-    with mp.audit() as a, mp.use(policy):
-        model(policy.cast(mp.tensor(np.ones((3, 4), "float32"))))
-    (row,) = a.ledger.filter(op="linear")
-    assert row.accumulated == accumulated
-    assert (row.rounded > 0) is (policy is not mp.FP32)
-
-
-def test_planted_overflow_and_underflow_in_an_op():
-    x = mp.tensor(np.float16([2**-13, 2**-12, 300, 300, 1, 0]))
-    y = mp.tensor(np.float16([2**-13, 2**-9, 300, 200, 1, 0]))
-    with mp.audit() as a:
-        x * y
-    (row,) = a.ledger
-    assert (row.rounded, row.zero, row.subnormal, row.infinite, row.largest) == (6, 1, 1, 1, 90000.0)
-
-
-def test_sort_and_filter():
-    with mp.audit() as a:
-        train()
-    counts = [row.rounded for row in a.ledger.sorted_by("rounded")]
-    assert counts == sorted(counts, reverse=True) and len(set(counts)) > 3
-    names = [(row.op, row.calls) for row in a.ledger.sorted_by("op", "calls", descending=False)]
-    assert names == sorted(names)
-    assert {row.op for row in a.ledger.filter(op="linear")} == {"linear"}
-    assert len(a.ledger.filter(op="linear", phase="backward")) == 2
-    assert {row.module for row in a.ledger.filter(lambda row: row.kind == "UPDATE", module="model.0")} == {
-        "model.0.weight",
-        "model.0.bias",
-    }
-    assert [row.calls for row in a.ledger.filter(calls=4)] == []
-    assert isinstance(a.ledger.filter(op="linear").sorted_by("op"), Rows)
-    for call in (lambda: a.ledger.sorted_by("rounding"), lambda: a.ledger.filter(opp="linear")):
-        with pytest.raises(ValueError, match=r"ledger: no column '(opp|rounding)'; there are module, op"):
-            call()
-
-
-def test_json_csv_and_text():
+def test_sort_filter_json_csv_and_text():
     with mp.audit() as a:
         train()
         mp.tensor(np.float32([np.inf])).half()
-    loaded = json.loads(
-        json.dumps(a.as_dict()["ledger"]), parse_constant=lambda name: pytest.fail(f"{name} is not JSON")
-    )
-    assert [row["op"] for row in loaded] == [row.op for row in a.ledger]
-    assert loaded[-1]["largest"] == "inf"
-    assert loaded[0]["roundings"].keys() == a.ledger[0].roundings.keys()
-    lines = list(csv.DictReader(io.StringIO(a.ledger.to_csv())))
-    assert [int(line["rounded"]) for line in lines] == [row.rounded for row in a.ledger]
-    assert tuple(lines[0]) == COLUMNS
-    text = str(a.ledger).splitlines()
-    assert len(text) == len(a.ledger) + 2 and text[0].split()[:3] == ["module", "op", "phase"]
-    assert any(line.startswith("model.0 ") for line in text)
-
-
-def test_slices_are_rows_and_show_themselves_as_tables():
-    with mp.audit() as a:
-        train()
-    worst = a.ledger.sorted_by("rounded")[:2]
-    assert isinstance(worst, Rows) and repr(worst) == str(worst) and len(str(worst).splitlines()) == 4
-    assert isinstance(a.ledger[0], Row)
-
-
-def test_a_picture_of_what_was_lost():
-    from matplotlib.figure import Figure
-
-    rows = [Row("model", f"op{i}", "forward", "DOT", "", roundings={"": Rounding(100 * i, zero=i)}) for i in range(13)]
-    rows[0].roundings[""] = Rounding(10**6, subnormal=999_999)  # less than any zero, and so left out
-    rows[12].roundings["other"] = Rounding(2400, infinite=50, subnormal=100)  # 162 of 3600 with the 12
-    rows.append(Row("", "cast", "cast", "-", "", roundings={"": Rounding(10**6, infinite=1)}))
-    axes = Figure().add_subplot()
-    Rows(rows).draw(axes)
-    labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels == [*[f"model op{i} forward" for i in range(4, 12)], "cast", "model op12 forward"]
-    infinite, zero, subnormal = ([bar.get_width() for bar in bars] for bars in axes.containers)
-    assert (infinite[-2:], subnormal[-2:]) == (pytest.approx([1e-4, 5000 / 3600]), pytest.approx([0, 10000 / 3600]))
-    assert zero == pytest.approx([1.0] * 8 + [0, 1200 / 3600])
-    assert axes.containers[2][-1].get_x() == pytest.approx(6200 / 3600)
-    counts = [text.get_text() for text in axes.texts]
-    assert counts[-3:] == ["11 zero", "1 infinite", "50 infinite, 12 zero, 100 subnormal"]
-    Rows().draw(Figure().add_subplot())
-
-
-def test_an_empty_audit():
-    with mp.audit() as a:
-        pass
-    assert a.ledger == [] and len(str(a.ledger).splitlines()) == 2
-
-
-def test_what_is_no_op_and_rounds_nothing_has_no_row():
-    """Clipping sums squares in FP32, and looks for the largest."""
-    p = nn.Parameter(np.ones(3, "float32"))
-    p.grad = np.ones(3, "float32")
-    with mp.audit() as a:
-        optim.clip_grad_norm_([p], 1.0)
-        optim.clip_grad_norm_([p], 1.0, norm_type=float("inf"))
-    assert a.ledger == []
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64"])
-def test_a_sum_of_one_number(dtype):
-    with mp.audit() as a:
-        ops.sum(mp.tensor(np.ones((), dtype)))
-    (row,) = a.ledger.filter(op="sum")
-    assert row.accumulated == ("float32" if dtype == "float16" else dtype)
+    ledger = a.ledger
+    counts = [row.rounded for row in ledger.sorted_by("rounded")]
+    assert counts == sorted(counts, reverse=True) and len(set(counts)) > 3
+    names = [(row.op, row.calls) for row in ledger.sorted_by("op", "calls", descending=False)]
+    assert names == sorted(names)
+    assert len(ledger.filter(op="linear", phase="backward")) == 2
+    found = ledger.filter(lambda row: row.kind == "UPDATE", module="model.0")
+    assert {row.module for row in found} == {"model.0.weight", "model.0.bias"}
+    assert isinstance(found.sorted_by("op")[:1], Rows)
+    for call in (lambda: ledger.sorted_by("rounding"), lambda: ledger.filter(opp="linear")):
+        with pytest.raises(ValueError, match=r"ledger: no column '(opp|rounding)'; there are module, op"):
+            call()
+    loaded = json.loads(json.dumps(a.as_dict()["ledger"], allow_nan=False))
+    assert [row["op"] for row in loaded] == [row.op for row in ledger]
+    assert loaded[-1]["largest"] == "inf" and loaded[0]["roundings"].keys() == ledger[0].roundings.keys()
+    lines = list(csv.DictReader(io.StringIO(ledger.to_csv())))
+    assert [int(line["rounded"]) for line in lines] == [row.rounded for row in ledger] and tuple(lines[0]) == COLUMNS
+    text = str(ledger).splitlines()
+    assert len(text) == len(ledger) + 2 and text[0].split()[:3] == ["module", "op", "phase"]
 
 
 def test_a_row_per_policy():
@@ -246,27 +129,16 @@ def test_a_row_per_policy():
     assert "policy" in str(rows).splitlines()[0] and "policy" not in str(rows.filter(policy="MIXED")).splitlines()[0]
 
 
-def rounding_of(*values, like="float16"):
-    rounding, x = Rounding(), np.asarray(values, np.float32)
-    with np.errstate(over="ignore"):
-        rounding.add(x, x.astype(mp.dtypes.as_dtype(like)))
-    return rounding
-
-
 def test_a_planted_bias_is_found():
     """Numbers a little below halfway are all rounded down; those on both sides of it are not."""
-    biased, fair = (
-        trained_on(lambda x, f=f: ops.mul(x, f), np.linspace(1, 1.9, 4000).astype(np.float16)).filter(op="mul")[0]
-        for f in (1 + 2**-12, 1.7)
-    )
+    found = []
+    for factor in (1 + 2**-12, 1.7):
+        with mp.audit() as a:
+            ops.mul(mp.tensor(np.linspace(1, 1.9, 4000).astype(np.float16)), factor)
+        found.append(a.ledger.filter(op="mul")[0])
+    biased, fair = found
     assert biased.one_sided > 0.5 > 0.1 > fair.one_sided
     assert biased.bias < 0 and abs(biased.bias) > 10 * abs(fair.bias)
-
-
-def trained_on(run, values):
-    with mp.audit() as a:
-        run(mp.tensor(values))
-    return a.ledger
 
 
 def test_a_table_fits_a_terminal():
@@ -275,11 +147,9 @@ def test_a_table_fits_a_terminal():
         Row(f"model.encoder.layers.{i}.self_attention.projection", "linear", "backward", "DOT", "train.py:17")
         for i in range(3)
     )
-    full = str(rows)
-    assert rows.fitted(None) == full and rows.fitted(1000) == full
-    for width in (70, 80, 120, 160):
+    assert rows.fitted(None) == rows.fitted(1000) == str(rows)
+    for width in (70, 120):
         lines = rows.fitted(width).splitlines()
-        assert max(map(len, lines)) <= width and len(lines) == 5
-        assert {"module", "op", "phase", "zero", "subnormal", "infinite"} <= set(lines[0].split())
+        assert max(map(len, lines)) <= width and len(lines) == 5 and "zero" in lines[0]
     assert "caller" in rows.fitted(120) and "caller" not in rows.fitted(80)
     assert "…" in rows.fitted(70) and "self_attention.projection" in rows.fitted(80)

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from examples import cnn, dcgan, lstm
-from tinymp import backend, nn, ops, optim
+from examples import cnn
+from tinymp import backend, ops, optim
 from tinymp.audit import meta
 from tinymp.audit.bytes import saved_nbytes
-from tinymp.audit.exponents import exponents
 from tinymp.nn import recurrent
 from tinymp.sparse import SparseRows
 from watching import watch
@@ -54,84 +53,42 @@ KERNEL, SEQUENCE, INDEX = np.ones((6, 3, 3, 3), np.float32), np.ones((5, 4, 8), 
 OPS = {
     "add": (lambda a: a + a * 2 - 1, X),
     "broadcast": (lambda a, b: a[:, None] * b[None], X, W),
-    "divide": (lambda a: 1 / (a + 2), X),
-    "compare": (lambda a: ops.where(a > 0, a, ops.zeros_like(a)), X),
-    "relu": (lambda a: ops.relu(a), X),
-    "gelu": (lambda a: ops.gelu(a), X),
-    "sigmoid and tanh": (lambda a: ops.sigmoid(a) * ops.tanh(a), X),
-    "softmax": (lambda a: ops.softmax(a, 1) + ops.log_softmax(a, 0), X),
-    "sums": (lambda a: a.sum(1) + a.mean(1) + a.max(1).values, X),
     "cumsum": (lambda a: a.cumsum(1), X),
     "transposed": (lambda a: a.T.reshape(4, 12), X),
-    "permuted": (lambda a: a.permute(1, 0, 2, 3).reshape(3, -1), IMAGES),
-    "concatenated": (lambda a: ops.cat([a, a[::2]], 0), X),
-    "stacked": (lambda a: ops.stack([a, a], 1), X),
-    "padded": (lambda a: ops.pad(a, (1, 2)), X),
     "reflected": (lambda a: ops.pad(a, (1, 2), mode="reflect"), X),
     "mask": (lambda a: a[a > 0], X),
-    "converted": (lambda a: a * (a > 0).to("float32").to(a.dtype), X),
-    "sin, cos, sign": (lambda a: ops.sin(a) + ops.cos(a) * ops.sign(a), X),
     "sorted": (lambda a: a.sort(1, descending=True).values + a.topk(8, 1).values, X),
-    "sorted along the first axis": (lambda a: a.T.sort(0).values, X),
-    "product": (lambda a: ops.prod(a, 1), X),
     "norms": (lambda a: ops.norm(a, 2, 1) + ops.norm(a, float("inf"), 1) + ops.norm(a, 3, 1), X),
-    "repeated": (lambda a: a.repeat(2, 3), X),
-    "triangle": (lambda a: a.tril() + a.triu(1), X),
-    "unbound": (lambda a: a.unbind(1)[2] * 2, X),
     "scattered": (lambda a, i: a.scatter(1, i, a[:, :4]), X, INDEX),
-    "hardswish and mish": (lambda a: ops.hardswish(a) + ops.mish(a), X),
-    "prelu": (lambda a: ops.prelu(a, a[0]), X),
-    "glu": (lambda a: ops.glu(a), X),
     "group_norm": (lambda a: ops.group_norm(ops.cat([a, a], 1), 3), IMAGES),
-    "rms_norm": (lambda a, w: ops.rms_norm(a, 8, w[0]), X, W),
-    "instance_norm": (lambda a: ops.instance_norm(a), IMAGES),
-    "pools of one axis": (lambda a: ops.max_pool1d(a, 2) + ops.avg_pool1d(a, 2), SEQUENCE),
-    "adaptive maxima": (lambda a: ops.adaptive_max_pool2d(a, (3, 2)), IMAGES),
-    "conv_transpose1d": (lambda a, w: ops.conv_transpose1d(a, w[:4, :, 0], stride=2), SEQUENCE, KERNEL),
     "bags": (lambda w, i: ops.embedding_bag(i, w), W, INDEX),
     "attention": (lambda a: ops.scaled_dot_product_attention(a, a, a, is_causal=True), SEQUENCE),
-    "kl_div": (lambda a: ops.kl_div(a, a.detach(), reduction="sum"), X),
-    "slices": (lambda a: a[1:4, ::2], X),
     "index": (lambda a, i: a[i[:, 0]], X, INDEX),
-    "gather": (lambda a, i: a.gather(1, i), X, INDEX),
     "embedding": (lambda w, i: ops.embedding(i, w), W, INDEX),
-    "matmul": (lambda a, w: a.matmul(w.T), X, W),
-    "batched": (lambda a: ops.einsum("tbd,tcd->tbc", a, a), SEQUENCE),
-    "linear": (lambda a, w: ops.linear(a, w), SEQUENCE, W),
     "conv2d": (lambda a, w: ops.conv2d(a, w, padding=1, stride=2), IMAGES, KERNEL),
     "conv, groups": (lambda a, w: ops.conv2d(a, w, groups=3), IMAGES, np.ones((6, 1, 3, 3), np.float32)),
     "conv_transpose2d": (lambda a, w: ops.conv_transpose2d(a, w, stride=2), IMAGES, np.ones((3, 5, 4, 4), np.float32)),
-    "pools": (lambda a: ops.max_pool2d(a, 2) + ops.avg_pool2d(a, 2), IMAGES),
     "max_pool2d, overlapping": (lambda a: ops.max_pool2d(a, 3, stride=2, padding=1), IMAGES),
     "adaptive": (lambda a: ops.adaptive_avg_pool2d(a, (3, 2)), IMAGES),
     "interpolate": (lambda a: ops.interpolate(a, scale_factor=2, mode="bilinear"), IMAGES),
     "layer_norm": (lambda a: ops.layer_norm(a, (8,)), X),
     "batch_norm": (lambda a: ops.batch_norm(a, None, None, training=True), IMAGES),
     "cross_entropy": (lambda a, i: ops.cross_entropy(a, i[:, 0]), X, INDEX),
-    "weighted": (lambda a, i: ops.cross_entropy(a, i[:, 0], weight=ops.ones(8)), X, INDEX),
-    "smoothed": (lambda a, i: ops.cross_entropy(a, i[:, 0], label_smoothing=0.1), X, INDEX),
-    "nll": (lambda a, i: ops.nll_loss(a, i[:, 0]), X, INDEX),
     "ctc": (lambda x, t: ops.ctc_loss(x, t, [5, 4, 3, 5], [2, 1, 2, 0]), SEQUENCE, np.ones((4, 2), np.int64)),
-    "mse": (lambda a: ops.mse_loss(a, a.detach()), X),
-    "bce": (lambda a: ops.binary_cross_entropy_with_logits(a, ops.ones_like(a)), X),
-    "dropout": (lambda a: ops.dropout(a, 0.5), X),
     "lstm": (
         lambda x, i, h, p: recurrent.ops.lstm_layer(x, None, i, h, weight_hr=p)[0],
         SEQUENCE,
-        np.ones((24, 8), np.float32),
-        np.ones((24, 3), np.float32),
-        np.ones((3, 6), np.float32),
+        *(np.ones(shape, np.float32) for shape in ((24, 8), (24, 3), (3, 6))),
     ),
     "gru, lengths": (
         lambda x, i, h: recurrent.ops.gru_layer(x, None, i, h, lengths=[5, 2, 3, 1], reverse=True)[0],
         SEQUENCE,
-        np.ones((18, 8), np.float32),
-        np.ones((18, 6), np.float32),
+        *(np.ones(shape, np.float32) for shape in ((18, 8), (18, 6))),
     ),
 }
 
 
-STORED = [mp.POLICIES[name] for name in ("FP32", "MIXED", "BF16", "FP8") if name in mp.POLICIES]
+STORED = [mp.POLICIES[name] for name in ("MIXED", "FP8") if name in mp.POLICIES]
 
 
 @pytest.mark.parametrize("policy", STORED, ids=lambda p: p.name)
@@ -141,48 +98,23 @@ def test_ops_are_those_of_the_cpu(name, policy):
     assert trace("meta", run, policy, *arrays) == trace("cpu", run, policy, *arrays)
 
 
-def models():
-    words = np.zeros((6, 4), np.int64)
-    images, targets = np.ones((4, 1, 28, 28), np.float32), np.zeros(4, np.int64)
-    noise = np.ones((4, 100, 1, 1), np.float32)
-    return {
-        "mnist": (lambda: cnn.network(1, 28, 28, 10), lambda m, x, y: ops.cross_entropy(m(x), y), images, targets),
-        "language": (
-            lambda: lstm.LanguageModel(50),
-            lambda m, x: ops.cross_entropy(m(x)[0].flatten(0, 1), x.flatten()),
-            words,
-        ),
-        "generator": (lambda: dcgan.networks(16, 8)[0], lambda m, x: ops.mse_loss(m(x), ops.ones_like(m(x))), noise),
-        "discriminator": (
-            lambda: dcgan.networks(28, 8)[1],
-            lambda m, x: ops.binary_cross_entropy_with_logits(m(x), ops.ones(len(x), 1)),
-            np.ones((4, 1, 16, 16), "f4"),
-        ),
-    }
-
-
-@pytest.mark.parametrize("policy", [*STORED, mp.PURE_FP16, mp.STOCHASTIC_ROUNDING], ids=lambda p: p.name)
-@pytest.mark.parametrize("name", models())
-def test_a_training_step(name, policy):
+@pytest.mark.parametrize("policy", [mp.FP32, mp.STOCHASTIC_ROUNDING], ids=lambda p: p.name)
+def test_a_training_step(policy):
     """From the initialiser to the optimizer's state."""
-    build, loss, *arrays = models()[name]
 
     def step(device):
         with mp.device(device), mp.use(policy):
-            model = policy.cast(build())
-            optimizer = optim.Adam(model.parameters())
-            scaler = optim.StaticLossScaler(128)
+            model = policy.cast(cnn.network(1, 28, 28, 10))
+            optimizer, scaler = optim.Adam(model.parameters()), optim.StaticLossScaler(128)
 
-            def run(*tensors):
-                return scaler.scale(loss(model, *tensors))
+            def run(x, y):
+                return scaler.scale(ops.cross_entropy(model(x), y))
 
-            seen = trace(device, run, policy, *arrays)
-            optim.clip_grad_norm_(model.parameters(), 1e9) if scaler.unscale_(optimizer) else None
+            seen = trace(device, run, policy, np.ones((4, 1, 28, 28), np.float32), np.zeros(4, np.int64))
+            scaler.unscale_(optimizer)
+            optim.clip_grad_norm_(model.parameters(), 1e9)
             assert scaler.step(optimizer).applied
-            scaler.update()
-            parameters = [
-                (p.shape, p.dtype, p.nbytes, p.master_nbytes, _look(p.grad_array)) for p in model.parameters()
-            ]
+            parameters = [(p.nbytes, p.master_nbytes, _look(p.grad_array)) for p in model.parameters()]
             states = [[_look(v) for v in s.values() if hasattr(v, "dtype")] for s in optimizer.state.values()]
         return seen, parameters, states
 
@@ -199,62 +131,3 @@ def test_nothing_is_allocated():
     tracemalloc.stop()
     assert x.grad.nbytes == 1 << 32
     assert allocated < 1_000_000
-
-
-def test_views_share_memory_and_copies_do_not():
-    with mp.device("meta"):
-        x = ops.zeros(4, 6).array
-    assert x.base is None
-    assert x[1:].T.base is x
-    assert x.reshape(24).base is x
-    assert x.T.reshape(24).base is None
-    assert x.copy().base is None
-    assert (x + 1).base is None
-    assert x[np.array([0, 2])].base is None
-    with pytest.raises(ValueError, match="cannot reshape array of size 24 into shape"):
-        x.reshape(5, 5)
-
-
-@pytest.mark.parametrize(
-    "index",
-    [
-        (np.array([0, 1]),),
-        (slice(None), np.array([[0, 1]])),
-        (np.array([0, 1]), slice(None), np.array([1, 1])),
-        (0, slice(1, 3), np.array([0, 0])),
-        (..., np.array([0, 1, 1]), None),
-        (np.array([True, False, True, True]),),
-        ([0, 1], [2, 2]),
-        (None, slice(None), np.array([0])),
-    ],
-    ids=str,
-)
-def test_indices(index):
-    x = np.zeros((4, 5, 6), np.float32)
-    assert _look(meta.asarray(x)[index]) == _look(x[index].copy(order="K"))
-
-
-class Loses(ops.pointwise.Mul):
-    def forward(self, a, b):
-        raise KeyError("lost")
-
-
-def test_mistakes_are_still_found():
-    with mp.device("meta"):
-        x = ops.zeros(4, 6)
-        with pytest.raises(ValueError, match=r"matmul: expected input.shape\[-1\]"):
-            x.matmul(x)
-        with pytest.raises(KeyError, match="lost"):
-            Loses.apply(x, x)
-        with pytest.raises(NotImplementedError, match=r"add\.accumulate of arrays without memory"):
-            np.add.accumulate(x.array)
-        with pytest.raises(ValueError, match="have no values"):
-            exponents(x.array)
-        with pytest.raises(ValueError, match="expected tensors on one device"):
-            x + mp.tensor(np.zeros((4, 6), np.float32), device="cpu")
-
-
-def test_a_model_moves_there():
-    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to("meta")
-    assert model[0].weight.device == "meta"
-    assert model(ops.zeros(5, 3, device="meta")).shape == (5, 2)

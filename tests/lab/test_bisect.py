@@ -4,7 +4,6 @@ import json
 import math
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import warnings
@@ -16,7 +15,7 @@ import pytest
 import tinymp as mp
 from tinymp import nn
 from tinymp.lab import bisect, trial
-from tinymp.lab.bisect import Bisection, BisectionError
+from tinymp.lab.bisect import Bisection
 from tinymp.lab.cli import main
 from tinymp.lab.trial import Plan, Trial, measured
 
@@ -50,10 +49,6 @@ model = mp.MIXED.cast(nn.Sequential(
     nn.Flatten(),
 ))
 losses = [ops.mse_loss(model(mp.MIXED.cast(x)), x).item()]
-if how.get(-1) == "sys.exit":
-    sys.exit()
-if how.get(-1) == "raise" and model[0].linear.dtype == "float16":
-    raise RuntimeError("it cannot go on")
 """
 MADE = "made at own.py:25"
 
@@ -89,13 +84,10 @@ def results(tmp_path):
     return json.loads((tmp_path / "runs" / "bisect" / "bisect.json").read_text())
 
 
-# --------------------------------------------------------------------------------------------------- programs that run
-
-
-@pytest.mark.parametrize(("n", "culprit", "seeds"), [(2, "overflow@1", 2), (8, "vanish@7", 1), (16, "overflow@15", 1)])
+@pytest.mark.parametrize(("n", "culprit", "seeds"), [(2, "overflow@1", 2), (8, "vanish@7", 1)])
 def test_one_module_is_found(n, culprit, seeds, script, forks, tmp_path, capsys):
     assert main(["bisect", "--measure", "losses", "--seeds", str(seeds), script, str(n), culprit]) == 0
-    name = f"model.{culprit[-1] if culprit[-2] == '@' else culprit[-2:]}"
+    name = f"model.{culprit[-1]}"
     printed, found = capsys.readouterr().out, results(tmp_path)
     assert [one["names"] for one in found["found"]] == [[name]]
     assert f"{name} must stay in FP32." in printed
@@ -108,74 +100,21 @@ def test_one_module_is_found(n, culprit, seeds, script, forks, tmp_path, capsys)
     assert len(list((tmp_path / "runs" / "bisect" / "logs").iterdir())) == len(found["runs"])
 
 
-def test_two_modules_are_found_and_their_keep_works(script, forks, tmp_path, capsys):
-    given = ["bisect", "--measure", "losses", "--seeds", "1", script]
-    assert main([*given, "4", "overflow@1", "vanish@2"]) == 0
-    printed = capsys.readouterr().out
-    assert "model.1 and model.2 must stay in FP32." in printed
-    keep = '{"": mp.FP32, "0": mp.MIXED, "3": mp.MIXED, "4": mp.MIXED}'  # what one hands to the other is not rounded
-    assert f"policy.cast(model, keep={keep})" in printed
-    own = Path(script)
-    own.write_text(own.read_text().replace("    nn.Flatten(),\n))", '    nn.Flatten(),\n), keep={"2": mp.FP32})'))
-    assert main([*given, "4", "overflow@1", "vanish@2"]) == 0  # what the program keeps itself stays kept
-    printed = capsys.readouterr().out
-    assert "model.1 must stay in FP32." in printed and "the earlier search is in" in printed
-    assert main([*given, "4", "vanish@2"]) == 0
-    printed = capsys.readouterr().out
-    assert "It matches FP32 as it is: no module needs it.\n" in printed and "2 runs of 1 seed per try" in printed
-
-
-def test_code_between_the_parts_of_a_module_is_a_module(script, forks, tmp_path, capsys):
-    Path(script).write_text(
-        "import tinymp as mp\n"
-        "class Net(mp.nn.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.a, self.b = mp.nn.Linear(2, 2), mp.nn.Linear(2, 2)\n"
-        "    def forward(self, x):\n"
-        "        y = self.a(x)\n"
-        "        return self.b(y * 1e4 / (y * 1e4 + 1e4 * y * y).abs().amax())\n"
-        "mp.manual_seed(0)\n"
-        "net = mp.MIXED.cast(Net())\n"
-        "loss = net(mp.MIXED.cast(mp.ones(3, 2) * 8)).float().sum().item()\n"
-    )
-    assert main(["bisect", "--measure", "loss", "--seeds", "1", script]) == 0
-    printed = capsys.readouterr().out
-    assert "net must stay in FP32." in printed and "3 modules to choose from" in printed
-    assert "    net: Net, its own code without its parts, made at own.py:10, called at own.py:8\n" in printed
-    assert 'policy.cast(net, keep={"": mp.FP32, "a": mp.MIXED, "b": mp.MIXED})' in printed
-
-
-def test_a_run_that_fails_does_not_match(script, forks, tmp_path, capsys):
-    """Without FP32 in its first module the program raises, after its models have run."""
-    assert main(["bisect", "--measure", "losses", "--seeds", "2", script, "2", "raise@-1"]) == 0
-    printed, found = capsys.readouterr().out, results(tmp_path)
-    assert "model.0 must stay in FP32." in printed
-    assert "does not match: RuntimeError: it cannot go on (own.py:32)" in printed
-    assert [len(one["values"]) for one in found["tries"]] == [2, 1, 2]
-
-
-def test_a_program_may_end_with_an_exit(script, forks, tmp_path, capsys):
-    assert main(["bisect", "--measure", "losses", "--seeds", "1", script, "2", "sys.exit@-1"]) == 0
-    assert "It matches FP32 as it is" in capsys.readouterr().out
-
-
-def test_a_module_and_a_file(script, tmp_path, capsys):
+def test_a_module_and_a_file(script, tmp_path):
     (tmp_path / "own_module.py").write_text(
         "import json, sys\nimport tinymp as mp\nmp.manual_seed(3)\n"
         "x = mp.MIXED.cast(mp.nn.Linear(2, 2))(mp.MIXED.cast(mp.ones(1, 2)))\n"
         "json.dump({'run': [{'a': int(x.dtype == 'float16')}]}, open('out.json', 'w'))\n"
-        "print('printed', sys.argv, float(mp.randn(1)))\n"
+        "print('printed', sys.argv)\n"
     )
-    given = ["--seeds", "2", "--tolerance", "0.25"]
+    given = ["--seeds", "1", "--tolerance", "0.25"]
     assert main(["bisect", "--measure", "out.json:run.0.a", *given, "-m", "own_module", "--more"]) == 0
     found = results(tmp_path)
-    assert [one["values"] for one in found["tries"]][:2] == [[0, 0], [1, 1]]
+    assert [one["values"] for one in found["tries"]][:2] == [[0], [1]]
     assert found["matches"] == {"from": -0.25, "to": 0.25}
     assert found["found"] is None and "Keeping every module in FP32 does not make it match" in found["verdict"]
-    logs = [(tmp_path / "runs" / "bisect" / "logs" / run["log"]).read_text() for run in found["runs"][:2]]
-    assert all("'--more'] " in log for log in logs)
-    assert len({log.split()[-1] for log in logs}) == 2  # they draw other numbers
+    log = tmp_path / "runs" / "bisect" / "logs" / found["runs"][0]["log"]
+    assert "'--more']" in log.read_text()
 
 
 TRAINING = """
@@ -187,18 +126,12 @@ from tinymp import nn, ops, optim
 mp.manual_seed(0)
 model = mp.MIXED.cast(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)))
 optimizer, scaler = optim.SGD(model.parameters(), lr=0.05), eval("optim." + sys.argv[1])
-large = [eval(one) for one in sys.argv[2:]]  # steps with a loss, or a gradient, that is not finite whatever the scale
 x = np.random.default_rng(0).standard_normal((64, 8)).astype("float32")
 y = x.sum(1, keepdims=True)
 losses = []
 with mp.use(mp.MIXED):
     for i in range(10):
-        z = model(mp.MIXED.cast(mp.tensor(x)))
-        if "loss" in large and z.dtype == "float16":
-            z = z * 6e4 * 6e4
-        if "gradient" in large and z.dtype == "float16":
-            z = (z * 0).sqrt() + z
-        loss = ops.mse_loss(z, mp.MIXED.cast(mp.tensor(y)))
+        loss = ops.mse_loss(model(mp.MIXED.cast(mp.tensor(x))), mp.MIXED.cast(mp.tensor(y)))
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -211,19 +144,10 @@ with mp.use(mp.MIXED):
     ("arguments", "verdict"),
     [
         (["DynamicLossScaler()"], "It cannot be compared: with seed 0 it skipped 1 of 10 steps, and 0 in FP32"),
-        (["DynamicLossScaler(2.0**18)"], "loss scales down to 65536"),
-        (["DynamicLossScaler()"], "a fixed scale at which it skips none, StaticLossScaler(32768) or a smaller one"),
         (["StaticLossScaler(32768)"], "It matches FP32 as it is"),
-        (["StaticLossScaler(1024.0)"], "It matches FP32 as it is"),
-        # no scale is to blame
-        (
-            ["StaticLossScaler(1.0, max_consecutive_skips=20)", "'gradient'"],
-            "Keeping every module in FP32 does not make it match",
-        ),
-        (["StaticLossScaler(8.0, max_nonfinite_losses=20)", "'loss'"], "Keeping every module in FP32 does not"),
     ],
 )
-def test_runs_that_skipped_other_steps_are_not_compared(arguments, verdict, script, forks, tmp_path, capsys):
+def test_runs_that_skipped_other_steps_are_not_compared(arguments, verdict, script, forks, capsys):
     Path(script).write_text(TRAINING)
     assert main(["bisect", "--measure", "losses", "--seeds", "1", script, *arguments]) == 0
     printed = capsys.readouterr().out
@@ -233,17 +157,9 @@ def test_runs_that_skipped_other_steps_are_not_compared(arguments, verdict, scri
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (
-            "raise KeyError('its own')",
-            "in FP32, with seed 0: KeyError: 'its own' (own.py:1)\nall that it printed is in",
-        ),
-        ("import sys; sys.exit(3)", "in FP32, with seed 0: SystemExit: 3 (own.py:1)"),
-        ("import os; os._exit(4)", "in FP32, with seed 0: the process ended with exit code 4"),
+        ("raise KeyError('its own')", "in FP32, with seed 0: KeyError: 'its own' (own.py:1)\nall that it printed is"),
         ("import os; os.kill(os.getpid(), 9)", "in FP32, with seed 0: the process ended with signal 9"),
         ("lost = 1", "LookupError: the program leaves no variable 'loss'; did you mean 'lost'?"),
-        ("loss = 'a'", "TypeError: expected loss to be a number, or a list of them, got 'a'"),
-        ("loss = float('nan')", "in FP32, with seed 0: the measure is nan"),
-        ("loss = 1.0", "no model takes half precision from Policy.cast: there is nothing to compare with FP32"),
         (
             "import tinymp as mp\nm = mp.MIXED.cast(mp.nn.Linear(1, 1))\nloss = m.weight.dtype.itemsize",
             "as it is, with seed 0: no module of a model was called",
@@ -257,48 +173,24 @@ def test_what_cannot_be_compared(source, message, script, forks, capsys):
     assert error.startswith("tinymp bisect: ") and message in error
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["own.py"], "the following arguments are required: --measure"),
-        (["--measure", "loss"], "the following arguments are required: SCRIPT"),
-        (["--measure", "a b", "own.py"], "expected the name of a variable, or FILE.json:key.key; got 'a b'"),
-        (["--measure", "loss", "--seeds", "0", "own.py"], "expected a positive integer, got '0'"),
-        (["--measure", "loss", "--tolerance", "-1", "own.py"], "expected a number of 0 or more, got '-1'"),
-        (["--measure", "loss", "--tolerance", "nan", "own.py"], "expected a number of 0 or more, got 'nan'"),
-        (["--measure", "loss", "missing.py"], "there is no script 'missing.py'"),
-        (["--measure", "loss", "-m", "missing_module"], "there is no module 'missing_module'"),
-        (["--measure", "loss", "--out", "own.py", "own.py"], "own.py"),
-    ],
-)
-def test_wrong_command_lines(arguments, message, script, capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["bisect", *arguments])
-    assert end.value.code == 2
-    assert message in capsys.readouterr().err
-
-
-# ---------------------------------------------------------------------------------------------------------- the search
-
-
 @pytest.fixture
 def planted(tmp_path, monkeypatch):
     """A maker of bisections of n modules in which processes are played: `culprits` must all be in FP32."""
     program = tmp_path / "played.py"
     program.write_text("")
+    models = [{"model": "m", "policy": "MIXED"}]
 
-    def make(n, culprits, seeds=3, noise=0.1, fails=(), **options):
+    def make(n, culprits, seeds=1, **options):
+        shared = {"class": "L", "made": "", "called": ""}
+        modules = [{"names": [f"m.{i}"], "keys": [f"0:{i}"], **shared} for i in range(n)]
+
         def played(plan, log):
             runs.append(plan)
             kept = {int(key[2:]) for key in plan.keep}
             good = plan.fp32 or (culprits is not None and set(culprits) <= kept)
-            value = 1.0 + noise * (plan.seed % 3) + (0 if good else 5.0)
-            modules = [
-                {"names": [f"m.{i}"], "keys": [f"0:{i}"], "class": "L", "made": "", "called": ""} for i in range(n)
-            ]
-            models = [{"model": "m", "policy": "MIXED"}]
-            found = {"modules": modules, "models": models} if not (plan.fp32 or plan.keep) else {}
-            return {"value": None if fails else value, "error": None, "kept": [{str(i): "FP32" for i in kept}], **found}
+            value = 1.0 + 0.1 * (plan.seed % 3) + (0 if good else 5.0)
+            found = {} if plan.fp32 or plan.keep else {"modules": modules, "models": models}
+            return {"value": value, "error": None, "kept": [{str(i): "FP32" for i in kept}], **found}
 
         runs = []
         monkeypatch.setattr(bisect, "_in_a_process", played)
@@ -308,45 +200,17 @@ def planted(tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize("n", [*range(1, 18), 31, 32, 33])
-def test_one_of_n_takes_no_more_runs_than_is_said(n, planted, monkeypatch):
-    monkeypatch.setattr(bisect, "write_json", lambda path, content: None)
-    for culprit in range(n):
-        search, runs = planted(n, [culprit], seeds=2)
-        search.run()
-        assert search.found == [culprit]
-        assert len(runs) <= (2 + math.ceil(math.log2(n)) + 1) * 2
-        if n >= 8 and n not in (9, 10, 11):
-            assert len(runs) <= 2 * math.log2(n) * 2
-        assert len(search._used) == len(runs) and len(search.runs) == len(runs)
-
-
-def test_several_of_n(planted, tmp_path):
-    for culprits in ([0, 1], [0, 7], [3, 4], [6, 7], [0, 3, 7], list(range(8))):
-        (tmp_path / "out" / "bisect.json").unlink(missing_ok=True)
-        search, runs = planted(8, culprits, seeds=1)
-        search.run()
-        assert search.found == culprits
-        assert len(runs) <= 2 + len(culprits) * (3 + 1) + 1  # all
-        assert f"m.{culprits[-1]} must stay in FP32." in search.verdict
-
-
-def test_no_module_is_at_fault(planted):
-    search, runs = planted(8, None, seeds=1)
-    search.run()
-    assert search.found is None and search.kept == [] and "lost in the data" in search.verdict
-    assert len(runs) == 2 + 3 + 2  # the last module by itself, and all of them
+ONE_OF_N = [(n, [i], math.ceil(math.log2(n)) + 3) for n in (1, 2, 3, 8) for i in range(n)]
 
 
 @pytest.mark.parametrize(
-    ("noise", "tolerance", "bounds"),
-    [(0.1, None, (0.8, 1.4)), (0.0, None, (0.99, 1.01)), (0.1, 0.05, (0.95, 1.25)), (0.1, 10.0, (-9.0, 11.2))],
+    ("n", "culprits", "runs"), [*ONE_OF_N, (8, [3, 4], 11), (8, [0, 3, 7], 15), (8, None, 7), (17, [16], 8)]
 )
-def test_the_margin(noise, tolerance, bounds, planted):
-    search, _ = planted(8, [3], noise=noise, tolerance=tolerance)
+def test_modules_are_found_in_so_many_runs(n, culprits, runs, planted):
+    search, ran = planted(n, culprits)
     search.run()
-    assert search._bounds() == pytest.approx(bounds)
-    assert search.found == ([3] if tolerance != 10.0 else [])
+    assert search.found == culprits and len(ran) == len(search._used) <= runs
+    assert ("lost in the data" if culprits is None else f"m.{culprits[-1]} must stay in FP32.") in search.verdict
 
 
 def test_a_stop_loses_nothing(planted, tmp_path):
@@ -367,27 +231,6 @@ def test_a_stop_loses_nothing(planted, tmp_path):
     assert len(more) == len(again._used) - 9
     assert "of which 9 were known from an earlier start" in str(again)
     assert len(json.loads((tmp_path / "out" / "bisect.json").read_text())["runs"]) == len(again._used)
-    other, more = planted(8, [5], seeds=2, arguments=["--another"])
-    other.run()
-    assert len(more) == len(other._used)
-
-
-def test_an_interrupt_is_reported(planted, script, tmp_path, monkeypatch, capsys):
-    def stopped(plan, log):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(bisect, "_in_a_process", stopped)
-    assert main(["bisect", "--measure", "losses", script, "4"]) == 128 + signal.SIGINT
-    assert "stopped; the same command goes on from here" in capsys.readouterr().out
-
-
-def test_without_a_measure_there_is_nothing_to_compare(planted):
-    search, _ = planted(8, [3], fails=[0])
-    with pytest.raises(BisectionError, match="in FP32, with seed 0"):
-        search.run()
-
-
-# ------------------------------------------------------------------------------------------------------------- a trial
 
 
 def a_trial(keep=(), modules=()):
@@ -411,63 +254,13 @@ def test_what_a_plan_keeps():
     assert keep("1:2") is None  # of another model
 
 
-def test_modules_that_share_weights_are_kept_together():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.c = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
-            self.c.weight, self.again = self.a.weight, self.b
-
-        def forward(self, x):
-            return self.c(self.again(self.b(self.a(x))))
-
-    one = a_trial()
-    tied = Tied()
-    one.keep(tied, mp.MIXED, None)
-    with mp.observe(one.calls):
-        tied(mp.ones(1, 2))
-    assert [(m["names"], m["keys"]) for m in one.candidates()] == [
-        (["tied.a", "tied.c"], ["0:a", "0:c"]),
-        (["tied.b"], ["0:b"]),
-    ]
-    kept = a_trial(["0:a", "0:c"], ["0:a", "0:b", "0:c"]).keep(tied, mp.MIXED, None)
-    mp.MIXED.cast(tied, keep=kept)
-    kept = a_trial(["0:b"], ["0:a", "0:b", "0:c"]).keep(tied, mp.MIXED, None)
-    assert set(kept) == {"b", "again"}
-    assert mp.MIXED.cast(tied, keep=kept)(mp.ones(1, 2, dtype="float16")).dtype == np.float16
-
-
 def test_measures(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-    class Run:
-        curve = (3, mp.tensor(2.0))
-
-    left = {"run": Run, "d": {"a": [1, np.float16(0.5)]}, "empty": [], "none": None}
-    assert measured("run.curve", lambda: left) == 2 and measured("d.a.0", lambda: left) == 1
-    assert measured("d.a", lambda: left) == 0.5 and math.isnan(measured("none", lambda: left))
-    for measure, error, message in (
-        ("run.cruve", LookupError, "there is no 'cruve'"),
-        ("d.b", LookupError, "there is no 'b'; there are a"),
-        ("d.a.7", LookupError, "there is no '7'; in"),
-        ("empty", TypeError, "expected empty to be a number"),
-        ("nothing", LookupError, "the program leaves no variable 'nothing'"),
-        ("out.json:a", LookupError, "the program did not write out.json"),
-    ):
-        with pytest.raises(error, match=message):
-            measured(measure, lambda: left)
+    left = {"d": {"a": [1, np.float16(0.5)]}, "none": None}
+    assert measured("d.a.0", lambda: left) == 1 and measured("d.a", lambda: left) == 0.5
+    assert math.isnan(measured("none", lambda: left))
+    with pytest.raises(LookupError, match="there is no 'b'; there are a"):
+        measured("d.b", lambda: left)
     Path("out.json").write_text('{"a": 1}')
     with pytest.raises(LookupError, match=r"the program did not write out\.json"):
         measured("out.json:a", dict)  # of an earlier run
-    assert measured("out.json:a", lambda: Path("out.json").write_text('{"a": [2, 33]}')) == 33
-
-
-def test_processes_use_this_tinymp(script, monkeypatch, tmp_path):
-    """Also where another one is installed, or none."""
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (tmp_path / "tinymp").mkdir()
-    Path(script).write_text("import tinymp\nimport sys\nloss = len(sys.modules['tinymp'].__path__[0])\n")
-    plan = Plan(script, False, [], "loss", 0)
-    found = bisect._in_a_process(plan, tmp_path / "log.txt")
-    assert found["value"] == len(os.path.dirname(mp.__file__)), (tmp_path / "log.txt").read_text()
-    assert sys.modules["tinymp"] is mp and trial.__file__.startswith(os.path.dirname(mp.__file__))

@@ -2,23 +2,19 @@
 
 import json
 import math
-import shutil
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 import tinymp as mp
-from job import Job, same
+from job import Job
 from oracle import rng
 from tinymp import nn, ops, optim
-from tinymp.audit.listener import Listener
 from tinymp.audit.run import Line, Run
 from tinymp.audit.trace import FILE
 from tinymp.lab.cli import main
 from tinymp.lab.diff import align, diff
-from tinymp.ops.activation import ReLU
 from tinymp.ops.conv import Conv2d
 from tinymp.ops.dot import Linear
 from tinymp.ops.norm import BatchNorm
@@ -26,21 +22,18 @@ from tinymp.ops.norm import BatchNorm
 pytestmark = pytest.mark.cpu
 
 
-def job(folder, steps=5, between=None, **options):
-    """A run of Job; between(i, job) is called before step i."""
-    made = Job("cpu", scale=2.0**8, **options)
+def job(folder):
+    made = Job("cpu", scale=2.0**8)
     with mp.audit(trace=folder), mp.use(made.policy):
-        for i in range(steps):
-            if between is not None:
-                between(i, made)
+        for i in range(5):
             made.step(*made.batch(i))
     return folder
 
 
-def small(folder, steps=3, seed=0, policy=mp.FP32, data=0, lr=0.1, more=False, dropout=0.0, scale=1.0, clip=None):
+def small(folder, steps=3, seed=0, policy=mp.FP32, data=0, lr=0.1, more=False, scale=1.0, clip=None):
     """A small training whose parts can each be another."""
     mp.manual_seed(seed)
-    model = policy.cast(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(dropout), nn.Linear(16, 3)))
+    model = policy.cast(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Identity(), nn.Linear(16, 3)))
     optimizer, scaler, batches = optim.Adam(model.parameters(), lr=lr), optim.StaticLossScaler(scale), rng(data)
     with mp.audit(trace=folder), mp.use(policy):
         for _ in range(steps):
@@ -77,12 +70,9 @@ def plant(monkeypatch, cls, phase, call):
     ("cls", "phase", "module", "op", "name"),
     [
         (Conv2d, "forward", "model.0", "conv2d", ""),
-        (BatchNorm, "forward", "model.1", "batch_norm", ""),
-        (ReLU, "forward", "model.2", "relu", ""),
         (Linear, "forward", "model.6", "linear", ""),
         (Linear, "backward", "model.6", "linear", "bias"),
         (BatchNorm, "backward", "model.1", "batch_norm", "bias"),
-        (ReLU, "backward", "model.2", "relu", "input"),
     ],
 )
 def test_two_runs_that_part_at_a_known_op_and_step(cls, phase, module, op, name, tmp_path, monkeypatch):
@@ -100,7 +90,7 @@ def test_two_runs_that_part_at_a_known_op_and_step(cls, phase, module, op, name,
     assert f"First difference: step 3, {first.a} (" in " ".join(str(found).split())
 
 
-def test_a_run_and_its_repetition_are_the_same(tmp_path, capsys):
+def test_a_run_and_its_repetition_are_the_same(tmp_path):
     found = diff(job(tmp_path / "a"), job(tmp_path / "b"))
     assert found.same and found.first is found.beyond is found.parted is None
     assert [(s.differ, s.worst, s.loss_a == s.loss_b) for s in found.steps] == [(0, 0.0, True)] * 5
@@ -108,31 +98,14 @@ def test_a_run_and_its_repetition_are_the_same(tmp_path, capsys):
     assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path)]) == 0
 
 
-def test_to_trace_changes_nothing(tmp_path):
-    plain, traced = Job("cpu", dropout=0.3), Job("cpu", dropout=0.3)
-    for i in range(3):
-        plain.step(*plain.batch(i))
-    mp.manual_seed(0)
-    traced = Job("cpu", dropout=0.3)
-    with mp.audit(trace=tmp_path):
-        for i in range(3):
-            traced.step(*traced.batch(i))
-    same(plain.state(), traced.state())
-
-
-def test_another_seed(tmp_path):
+def test_another_seed_and_other_data(tmp_path):
     found = diff(small(tmp_path / "a"), small(tmp_path / "b", seed=1))
     assert (found.first.iteration, found.first.a.role, str(found.first.a)) == (0, "parameter", "model.0.weight")
-    assert "another seed" in found.why()
+    assert "another seed" in found.why() and found.generators == 0
     assert found.configuration == {"seed": ("0", "1")}
-    assert found.generators == 0
-
-
-def test_other_data(tmp_path):
-    found = diff(small(tmp_path / "a"), small(tmp_path / "b", data=1))
+    found = diff(tmp_path / "a", small(tmp_path / "c", data=1))
     assert (found.first.iteration, found.first.a.role, found.first.a.name) == (0, "input", "input")
-    assert "given different data" in found.why()
-    assert not found.configuration
+    assert "given different data" in found.why() and not found.configuration
 
 
 def test_another_policy_is_compared_in_values(tmp_path):
@@ -146,16 +119,9 @@ def test_another_policy_is_compared_in_values(tmp_path):
     depth = {(p.a.role, str(p.a)): p for p in found.depth}
     for what in ("model.0 linear forward", "model.1 relu forward", "model.3 linear forward"):
         assert 2.0**-15 < depth["output", what].distance < 2.0**-9  # one to some roundings
-    for what in ("model.3 linear backward (weight)", "model.0 linear backward (weight)"):
-        p = depth["output", what]
-        assert p.b.scale == 1024 and 0 < p.distance < 0.1  # without its scale: with it, almost 1
+    p = depth["output", "model.3 linear backward (weight)"]
+    assert p.b.scale == 1024 and 0 < p.distance < 0.1  # without its scale: with it, almost 1
     assert found.steps[0].loss_a == pytest.approx(found.steps[0].loss_b, rel=1e-3)
-    assert found.beyond is None or found.beyond.distance > 1.5 * 2.0**-11
-
-
-def test_a_loss_scale_alone_is_no_difference(tmp_path):
-    found = diff(small(tmp_path / "a"), small(tmp_path / "b", scale=1024.0))
-    assert found.same and {step.differ for step in found.steps} == {0}
 
 
 def test_an_op_more(tmp_path):
@@ -165,41 +131,12 @@ def test_an_op_more(tmp_path):
     assert found.unpaired == [1, 0]
     assert (found.first.a.op, found.first.rewired, found.first.inputs) == ("cross_entropy", True, None)
     assert "not made from the same tensors" in found.why()
-    assert not any(p.rewired for p in found.depth if p.a.module and p.a.phase == "forward")
-    names = {str(p.a) for p in found.depth}
-    assert {"model.3 linear forward", "cross_entropy forward", "model.0 linear backward (weight)"} <= names
     assert "in B alone" in str(found)
-
-
-def test_an_op_more_that_changes_nothing(tmp_path):
-    for name in ("a", "b"):
-        with mp.audit(trace=tmp_path / name):
-            ops.relu(mp.ones(2))
-            if name == "b":
-                ops.exp(mp.ones(2))
-    found = diff(tmp_path / "a", tmp_path / "b")
-    assert found.first is None and found.only == [0, 2] and not found.same
-    assert "No difference" not in str(found) and "What both have is the same" in str(found)
-
-
-def test_weights_that_change_between_steps(tmp_path):
-    def change(i, made):
-        if i == 2:
-            with mp.no_grad():
-                made.model[6].weight[0, 0] += 0.5
-
-    found = diff(job(tmp_path / "a"), job(tmp_path / "b", between=change))
-    assert (found.first.iteration, str(found.first.a), found.first.a.role) == (2, "model.6.weight", "parameter")
-    assert "What the optimizer wrote was the same" in found.why()
 
 
 def test_another_learning_rate_and_another_clipping(tmp_path):
     found = diff(small(tmp_path / "a"), small(tmp_path / "b", lr=0.2))
-    assert (found.first.iteration, found.first.a.role, str(found.first.a)) == (
-        0,
-        "update",
-        "model.0.weight adam update",
-    )
+    assert (found.first.a.role, str(found.first.a)) == ("update", "model.0.weight adam update")
     assert "its options, its state or its arithmetic differ" in found.why()
     found = diff(small(tmp_path / "c", clip=1e9), small(tmp_path / "d", clip=0.1))
     assert (found.first.iteration, found.first.a.role) == (0, "gradient")
@@ -207,114 +144,24 @@ def test_another_learning_rate_and_another_clipping(tmp_path):
     assert str(found.first.a) == "gradient of model.0.weight adam update"
 
 
-def test_other_random_numbers(tmp_path, monkeypatch):
-    draws = []
-    original = Listener.stepped
-
-    def stepped(self, *args):  # after the second step one random number more is drawn
-        original(self, *args)
-        draws.append(1)
-        if len(draws) == 2:
-            mp.rand(1)
-
-    small(tmp_path / "a", dropout=0.5)
-    monkeypatch.setattr(Listener, "stepped", stepped)
-    found = diff(tmp_path / "a", small(tmp_path / "b", dropout=0.5))
-    assert (found.first.iteration, found.first.a.op, found.generators) == (2, "dropout", 2)
-    assert "The random generators stood elsewhere when step 2 began." in found.why()
+def squares(folder, *values):
+    with mp.audit(trace=folder):
+        x = mp.tensor(np.array(values, "float16"))
+        x * x + x
+    return folder
 
 
-def test_infinities(tmp_path):
-    for name, value in (("a", 1.0), ("b", 1e4)):
-        with mp.audit(trace=tmp_path / name):
-            x = mp.tensor(np.full(3, value, "float16"))
-            x * x
-    found = diff(tmp_path / "a", tmp_path / "b")
+def test_infinities_signs_of_zeros_and_shapes(tmp_path):
+    a = squares(tmp_path / "a", 1.0, 0.0)
+    found = diff(a, squares(tmp_path / "b", 1e4, 0.0))
     assert found.nonfinite[0] is None and str(found.nonfinite[1][1]) == "mul forward"
     assert found.depth[-1].distance == math.inf
     assert "First infinity or NaN in B: step 0, mul forward" in str(found)
     json.dumps(found.as_dict(), allow_nan=False)
-
-
-def test_only_the_sign_of_a_zero(tmp_path):
-    for name, zero in (("a", 0.0), ("b", -0.0)):
-        with mp.audit(trace=tmp_path / name):
-            mp.tensor([zero, 1.0]) + mp.tensor([0.0, 1.0])
-    found = diff(tmp_path / "a", tmp_path / "b")
+    found = diff(a, squares(tmp_path / "c", 1.0, -0.0))
     assert found.first.distance == 0 and "Only the signs of zeros" in found.why() and found.beyond is None
-
-
-def test_shapes(tmp_path):
-    for name, n in (("a", 4), ("b", 5)):
-        with mp.audit(trace=tmp_path / name):
-            ops.relu(mp.ones(n))
-    found = diff(tmp_path / "a", tmp_path / "b")
-    assert "Its shape is (4,) in A and (5,) in B." in found.why() and found.first.distance == math.inf
-
-
-def test_two_policies_of_one_program(tmp_path):
-    with mp.audit(trace=tmp_path / "both"):
-        for policy in (mp.FP32, mp.MIXED):
-            made = Job("cpu", policy=policy, scale=2.0**8)
-            with mp.use(policy):
-                for i in range(3):
-                    made.step(*made.batch(i))
-    found = diff(f"{tmp_path / 'both'}:FP32", f"{tmp_path / 'both'}:mixed")
-    assert [step.iteration for step in found.steps] == [0, 1, 2] and found.only == [0, 0]
-    assert found.steps[0].loss_a == pytest.approx(found.steps[0].loss_b, rel=1e-2)
-    alone = diff(job(tmp_path / "alone", steps=3, policy=mp.MIXED), f"{tmp_path / 'both'}:MIXED")
-    assert alone.same
-    with pytest.raises(ValueError, match=r"diff: nothing in .* ran under 'BF16'; policies: FP32, MIXED"):
-        diff(f"{tmp_path / 'both'}:BF16", tmp_path / "both")
-
-
-def test_the_cpu_and_the_gpu(gpu, tmp_path):
-    for device in ("cpu", "gpu"):
-        made = Job(device, scale=2.0**8)
-        with mp.audit(trace=tmp_path / device):
-            for i in range(2):
-                made.step(*made.batch(i))
-    found = diff(tmp_path / "cpu", tmp_path / "gpu")
-    assert found.only == [0, 0] and [s.iteration for s in found.steps] == [0, 1]
-    assert found.configuration["device"] == ("cpu", "gpu")
-    assert 0 < max(s.worst for s in found.steps) < 0.05  # sums in another order
-    assert found.first.a.role == "output" and found.first.inputs == 0
-
-
-def test_tables_of_which_rows_are_read(tmp_path):
-    for name, row in (("a", 3), ("b", 4)):
-        mp.manual_seed(0)
-        table = nn.Embedding(10, 4, sparse=True)
-        optimizer = optim.SGD(table.parameters(), lr=0.1)
-        with mp.audit(trace=tmp_path / name):
-            for i in range(2):
-                table(mp.tensor([1, 2, row if i else 3])).square().mean().backward()
-                optimizer.step()
-                optimizer.zero_grad()
-    found = diff(tmp_path / "a", tmp_path / "b")
-    assert (found.first.iteration, found.first.a.role) == (1, "input")
-    assert found.steps[0].differ == 0 and found.steps[1].weights > 0
-
-
-# ------------------------------------------------------------------------------------------------------- what is traced
-
-
-def lines(folder):
-    return [line for step in Run(folder).steps() for line in step.lines]
-
-
-def test_a_tensor_is_written_once(tmp_path):
-    small(tmp_path, steps=1, policy=mp.MIXED)
-    roles = [line.role for line in lines(tmp_path)]
-    assert roles.count("parameter") == roles.count("gradient") == roles.count("update") == 4
-    assert roles.count("loss") == 1 and roles.count("input") == 3  # data, labels, and the 1 that backward begins with
-    forward = [line for line in lines(tmp_path) if line.role == "output" and line.phase == "forward"]
-    assert [line.op for line in forward] == ["linear", "relu", "linear", "cross_entropy", "scale_loss"]
-    by_number = {line.number: line for line in lines(tmp_path)}
-    relu = next(line for line in forward if line.op == "relu")
-    assert [str(by_number[i]) for i in relu.inputs] == ["model.0 linear forward"]
-    (loss,) = [line for line in lines(tmp_path) if line.role == "loss"]
-    assert [by_number[i].op for i in loss.inputs] == ["scale_loss"]
+    found = diff(a, squares(tmp_path / "d", 1.0))
+    assert "Its shape is (2,) in A and (1,) in B." in found.why() and found.first.distance == math.inf
 
 
 def test_what_changed_in_place_is_written_again(tmp_path):
@@ -324,50 +171,10 @@ def test_what_changed_in_place_is_written_again(tmp_path):
         ops.exp(x)
         x[0] = 7.0
         ops.relu(x)
-    assert [(line.role, line.op) for line in lines(tmp_path)] == [
+    lines = [line for step in Run(tmp_path).steps() for line in step.lines]
+    assert [(line.role, line.op) for line in lines] == [
         ("input", "relu"), ("output", "relu"), ("output", "exp"), ("input", "relu"), ("output", "relu")
     ]  # fmt: skip
-
-
-def test_two_optimizers_share_a_step(tmp_path):
-    """As in a GAN: what one network reads counts for the next step until its backward says that it is this one."""
-    made, judge = nn.Linear(2, 2), nn.Linear(2, 1)
-    optimizers = [optim.SGD(m.parameters(), lr=0.1) for m in (judge, made)]
-    with mp.audit(trace=tmp_path):
-        for _ in range(4):
-            for optimizer in optimizers:
-                x = made(mp.ones(3, 2))
-                judge(x.detach() if optimizer is optimizers[0] else x).mean().backward()
-                optimizer.step()
-                for p in (*judge.parameters(), *made.parameters()):
-                    p.grad = None
-    steps = list(Run(tmp_path).steps())
-    assert [step.iteration for step in steps] == [0, 1, 2, 3, 4]
-    assert [sum(line.role == "update" for line in step.lines) for step in steps] == [4, 4, 4, 4, 0]
-    assert diff(tmp_path, tmp_path).same
-
-
-def test_what_a_backward_read(tmp_path):
-    """Its gradients, and what its forward read; an update what backward made."""
-    small(tmp_path, steps=1, scale=8.0)
-    by_number = {line.number: line for line in lines(tmp_path)}
-    (weight,) = [line for line in by_number.values() if str(line) == "model.3 linear backward (weight)"]
-    read = {str(by_number[i]) for i in weight.inputs}
-    assert {"cross_entropy backward (input)", "model.1 relu forward", "model.3.weight"} <= read
-    (gradient,) = [x for x in by_number.values() if (x.role, x.module) == ("gradient", "model.3.weight")]
-    assert [by_number[i] for i in gradient.inputs] == [weight] and gradient.scale == weight.scale == 8
-    (update,) = [x for x in by_number.values() if (x.role, x.module) == ("update", "model.3.weight")]
-    assert [by_number[i] for i in update.inputs] == [gradient] and update.scale == 1
-
-
-def test_a_part_of_a_run(tmp_path):
-    made = Job("cpu")
-    with mp.audit(trace=tmp_path, every=2):
-        for i in range(5):
-            made.step(*made.batch(i))
-    steps = list(Run(tmp_path).steps())
-    assert [step.iteration for step in steps] == [0, 2, 4]
-    assert Run(tmp_path).header["every"] == 2 and diff(tmp_path, tmp_path).same
 
 
 def test_a_killed_run_is_compared_as_far_as_it_goes(tmp_path):
@@ -387,38 +194,16 @@ def test_a_killed_run_is_compared_as_far_as_it_goes(tmp_path):
         diff(tmp_path / "a", tmp_path / "b")
 
 
-def test_a_run_that_ended_early_says_so(tmp_path):
-    def fail(i, made):
-        if i == 2:
-            raise KeyError
-
-    job(tmp_path / "a")
-    with pytest.raises(KeyError):
-        job(tmp_path / "b", between=fail)
-    found = diff(tmp_path / "a", tmp_path / "b")
-    assert found.b.ended == "KeyError" and len(found.steps) == 2 and "ended early: KeyError" in str(found)
-    assert found.same  # as far as both go
-
-
 def test_what_cannot_be_compared(tmp_path):
-    good = small(tmp_path / "good")
-    for wrong in (1, None, ["runs/a"]):
-        with pytest.raises(TypeError, match="diff: expected b to be a folder with a trace, got "):
-            diff(good, wrong)
-    (tmp_path / "empty").mkdir()
-    for name in ("empty", "missing"):
-        with pytest.raises(
-            FileNotFoundError, match=rf"diff: there is no trace in '.*{name}': `tinymp audit --trace --out"
-        ):
-            diff(good, tmp_path / name)
+    good = squares(tmp_path / "good", 1.0)
+    with pytest.raises(TypeError, match="diff: expected b to be a folder with a trace, got "):
+        diff(good, 1)
+    with pytest.raises(FileNotFoundError, match=r"diff: there is no trace in '.*missing': `tinymp audit --trace --out"):
+        diff(good, tmp_path / "missing")
     first, rest = (good / FILE).read_text().split("\n", 1)
     contents = {
-        "other": (
-            first.replace('trace":1', 'trace":2') + "\n" + rest,
-            "has format 2, of tinymp 0.1.0, and this tinymp reads 1",
-        ),
+        "other": (first.replace('trace":1', 'trace":2') + "\n" + rest, "has format 2, of tinymp .* reads 1"),
         "none": ('{"a": 1}\n', "expected a trace in .*, which begins with"),
-        "text": ("hello\n", "expected a trace in .*, which begins with 'hello"),
         "nothing": ("", "expected a trace in"),
         "header": (first + "\n", "the trace .* is empty: no op ran"),
     }
@@ -431,78 +216,28 @@ def test_what_cannot_be_compared(tmp_path):
         ops.exp(mp.ones(2))
     with pytest.raises(ValueError, match=r"diff: .* have no tensor in common: trace the same program"):
         diff(good, tmp_path / "foreign")
-    for wrong in (True, "", 3):
-        with pytest.raises(TypeError, match="audit: expected trace to be a folder"):
-            mp.audit(trace=wrong)
+    with pytest.raises(TypeError, match="audit: expected trace to be a folder"):
+        mp.audit(trace=3)
     with pytest.raises(OSError, match="trace"), mp.audit(trace=good / FILE / "below"):
         pass
 
 
 def line(signature, number=0):
-    return Line(
-        number,
-        "output",
-        "",
-        signature,
-        "op",
-        "forward",
-        "",
-        (),
-        "float32",
-        "",
-        "",
-        "",
-        0,
-        0.0,
-        0.0,
-        1.0,
-        (),
-        np.zeros(1),
-    )
+    """A line of a trace; only its signature matters here."""
+    where = "output", "", signature, "op", "forward", "", (), "float32", "", "", ""
+    return Line(number, *where, 0, 0.0, 0.0, 1.0, (), np.zeros(1))
 
 
-@pytest.mark.parametrize(
-    ("a", "b"), [("", ""), ("abc", "abc"), ("abc", "axbc"), ("abc", "bcd"), ("aaa", "aa"), ("ab", "cd"), ("a", "")]
-)
+@pytest.mark.parametrize(("a", "b"), [("abc", "axbc"), ("abc", "bcd"), ("aaa", "aa"), ("ab", "cd"), ("a", "")])
 def test_alignment(a, b):
     """Each line once, in order; what is common is paired."""
     x, y = ([line(c, i) for i, c in enumerate(text)] for text in (a, b))
     found = list(align(x, y))
     assert [p for p, _ in found if p] == x and [q for _, q in found if q] == y
     assert all(p.signature == q.signature for p, q in found if p and q)
-    expected = {"abcabc": 3, "abcaxbc": 3, "abcbcd": 2, "aaaaa": 2}.get(a + b, 0)
+    expected = {"abcaxbc": 3, "abcbcd": 2, "aaaaa": 2}.get(a + b, 0)
     assert sum(1 for p, q in found if p and q) == expected
 
-
-@pytest.mark.parametrize("steps", [10, 1000])
-def test_alignment_of_a_loop(steps, monkeypatch):
-    """An op more before many that are alike, few enough to be searched and too many for that."""
-    a = [line(c) for c in "a" + "bcd" * steps + "e"]
-    b = [line(c) for c in "xa" + "bcd" * steps + "z"]
-    found = list(align(a, b))
-    assert [(p and p.module, q and q.module) for p, q in found if None in (p, q)] == [
-        (None, "x"),
-        ("e", None),
-        (None, "z"),
-    ]
-
-
-def test_the_commit_is_told(tmp_path, monkeypatch):
-    git = shutil.which("git")
-    if git is None:
-        pytest.skip("git is not installed")
-    for command in ("init -q", "-c user.name=a -c user.email=b commit -q --allow-empty -m c"):
-        subprocess.run([git, "-C", tmp_path, *command.split()], check=True)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    small(tmp_path / "a", steps=1)
-    commit = subprocess.run([git, "-C", tmp_path, "rev-parse", "HEAD"], capture_output=True, text=True).stdout
-    assert Run(tmp_path / "a").header["commit"] and commit.startswith(Run(tmp_path / "a").header["commit"])
-    monkeypatch.setenv("PATH", "")
-    small(tmp_path / "b", steps=1)
-    assert diff(tmp_path / "a", tmp_path / "b").configuration == {"commit": (commit[:12], "-")}
-
-
-# ------------------------------------------------------------------------------------------- --------- the command
 
 SCRIPT = """
 import sys
@@ -534,15 +269,7 @@ def test_on_the_command_line(tmp_path, capsys, monkeypatch):
     assert main(["diff", "a", "b"]) == 1
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
-    order = [printed.index(word) for word in ("Configuration:", "First difference", "Along depth", "By step")]
-    assert order == sorted(order)
     assert "script.py 0" in printed and "script.py 2" in printed and "\nwrote diff.json to runs/diff" in printed
     content = json.loads((tmp_path / "runs" / "diff" / "diff.json").read_text())
     assert content["first"]["what"] == "model.0.weight" and len(content["steps"]) == 6
     assert content["configuration"]["seed"] == ["0", "2"]
-    assert main(["diff", "a", f"b/{older.name}", "--out", "d"]) == 1
-    capsys.readouterr()
-    for wrong, message in ((["a", "nowhere"], "there is no trace in 'nowhere'"), (["a"], "required: B")):
-        with pytest.raises(SystemExit) as end:
-            main(["diff", *wrong])
-        assert end.value.code == 2 and message in capsys.readouterr().err

@@ -3,9 +3,9 @@
 import inspect
 import re
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import tinymp as mp
@@ -13,13 +13,11 @@ from tinymp import nn, ops, optim, precision
 from tinymp.autograd import Op
 from tinymp.lab import topics
 from tinymp.lab.ablate import DECISIONS
-from tinymp.lab.explain import explain, names, ops_of, overview
-from watching import watch
+from tinymp.lab.explain import explain, names, overview
 
 pytestmark = pytest.mark.cpu  # the examples show NumPy's numbers
 
 ROOT = Path(mp.__file__).parent.parent
-EVERYTHING = [(what, name) for what, found in names().items() for name in found]
 
 
 def op_classes(base=Op):
@@ -28,26 +26,27 @@ def op_classes(base=Op):
         yield from op_classes(cls)
 
 
-@pytest.mark.parametrize(("what", "name"), EVERYTHING, ids=str)
-def test_everything_is_explained_and_its_lines_exist(what, name):
-    e = explain(name)
-    assert e.topic.rule
-    assert e.read
-    for line, called in e.read.items():
-        path, number = line.rsplit(":", 1)
-        text = (ROOT / path).read_text(encoding="utf-8").splitlines()[int(number) - 1]
-        called = called.removesuffix(", on a GPU").rpartition(".")[2]
-        assert re.match(rf"\s*((def|class) )?{called}\b", text), text
-    shown = str(e)
-    assert all(line in shown for line in e.read)
-    assert max(map(len, shown.splitlines())) <= 120
-    if what in ("op", "layer", "optimizer", "policy"):
-        assert e.formula
-    if what == "optimizer":
-        assert e.kind is precision.UPDATE
-    if what in ("op", "layer", "topic", "primitive", "kind", "policy") and (e.kind or what not in ("op", "layer")):
-        assert e.topic.without
-        assert e.topic.source
+@pytest.mark.parametrize("what", names())
+def test_everything_is_explained_and_its_lines_exist(what):
+    for name in names()[what]:
+        e = explain(name)
+        assert e.topic.rule and e.read, name
+        for line, called in e.read.items():
+            path, number = line.rsplit(":", 1)
+            text = lines_of(path)[int(number) - 1]
+            called = called.removesuffix(", on a GPU").rpartition(".")[2]
+            assert re.match(rf"\s*((def|class) )?{called}\b", text), text
+        shown = str(e)
+        assert all(line in shown for line in e.read) and max(map(len, shown.splitlines())) <= 120, name
+        assert e.formula or what not in ("op", "layer", "optimizer", "policy"), name
+        assert e.kind is precision.UPDATE or what != "optimizer"
+        for line in re.findall(r"--only (\S+)", shown):
+            assert set(line.split(",")) <= {decision.name for decision in DECISIONS}
+
+
+@cache
+def lines_of(path):
+    return (ROOT / path).read_text(encoding="utf-8").splitlines()
 
 
 def test_names_are_all_that_is_public():
@@ -58,46 +57,6 @@ def test_names_are_all_that_is_public():
     assert {*ops.METHODS.split()} <= set(listed["op"])
     text = " ".join(overview().split())
     assert all(f" {name}" in text for name in topics.TOPICS)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "formula", "line"),
-    [
-        ("softmax", "REDUCTION", "y_i = exp(x_i - max x)", ops.softmax),
-        ("conv2d", "DOT", "cross-correlation", ops.conv2d),
-        ("BatchNorm2d", "REDUCTION", "y = (x - mean) rstd w + b", nn.BatchNorm2d),
-        ("lstm", "DOT", "i, f, g, o", nn.LSTM.forward),
-        ("adam", "UPDATE", "w <- w - lr m", optim.Adam.update),
-        ("store", None, "Primitive 2", precision.store),
-        ("FP16_ACCUMULATE", None, "accumulate = float16", precision.Policy),
-        ("all", "REDUCTION", "as bool", ops.all),
-        ("Embedding", "MOVEMENT", "summed in FP32", ops.embedding),
-        ("arange", None, "up to but without end", ops.arange),
-        ("pointwise", "POINTWISE", "", precision.widen),
-    ],
-)
-def test_some_by_hand(name, kind, formula, line):
-    e = explain(name)
-    assert (e.kind and e.kind.name) == kind
-    assert formula in e.formula
-    first, called = next(iter(e.read.items()))
-    assert called == line.__qualname__
-    line = inspect.unwrap(line)
-    number = inspect.getsourcelines(line)[1] + (line is precision.Policy)  # which has a decorator
-    assert first == f"{Path(inspect.getsourcefile(line)).relative_to(ROOT)}:{number}"
-
-
-def test_backward_of_another_kind_is_shown():
-    """A lookup moves data and adds up its gradients: the title, both kinds of arithmetic, and the lines say so."""
-    for name in names()["op"]:
-        e, found = explain(name), ops_of(getattr(ops, name))
-        assert e.gradient is (found[0].gradient if found else None)
-        if e.gradient:
-            assert str(e).startswith(f"{name}: op, MOVEMENT, backward REDUCTION\n")
-            assert "forward reads storage; computes nothing; writes storage\n" in str(e)
-            assert "backward reads storage; computes FP32; accumulates FP32;" in str(e)
-            assert found[0].backward.__qualname__ in e.read.values()
-    assert all(explain(name).gradient for name in ("embedding", "getitem", "unfold", "Embedding", "Unfold"))
 
 
 def test_names_are_found_however_they_are_written():
@@ -120,12 +79,8 @@ def test_names_are_found_however_they_are_written():
         ("Where is the master copy rounded", "master weights", "rounded once per step"),
         ("how much memory do I save", "storage", "memory"),
         ("why is my step skipped", "overflow", "step is skipped"),
-        ("does batch norm lose its momentum", "batch norm", "running statistics"),
         ("label smoothing", "cross_entropy", "label_smoothing"),
-        ("pos_weight", "binary_cross_entropy_with_logits", "pos_weight"),
-        ("ignore index", "cross_entropy", "ignore_index"),
         ("checkpoint", "checkpoints", "mp.save"),
-        ("how do I resume a run", "checkpoints", "mp.load"),
         *([("bf16", "BF16", "A format divides its bits")] if mp.POLICIES.get("BF16") else []),
     ],
 )
@@ -134,47 +89,18 @@ def test_questions_and_arguments(question, name, says):
     assert e.name == name and says in " ".join(f"{e} {inspect.signature(getattr(ops, name, explain))}".split())
 
 
-@pytest.mark.parametrize("name", topics.WORDS)
-def test_a_question_that_holds_all_words_of_a_topic_is_answered_by_it_or_one_with_as_many(name):
-    words = {phrase: set(re.findall("[a-z0-9]+", phrase.lower())) for phrase in topics.WORDS}
-    found = explain(f"please tell me: {' '.join(words[name])}")
-    named = [words[phrase] for phrase, topic in topics.WORDS.items() if topic == found.name]
-    assert found.what == "topic" and any(len(one) >= len(words[name]) for one in named if one <= words[name])
-
-
-@pytest.mark.parametrize("name", names()["policy"])
-def test_what_a_policy_says_to_try_exists(name):
-    for line in re.findall(r"--only (\S+)", str(explain(name))):
-        assert set(line.split(",")) <= {decision.name for decision in DECISIONS}
-
-
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("sofmax", "softmax"), ("los scaling", "loss scaling"), ("adm", "Adam"), ("pool", "pool"), ("cor", "cores")],
+    [
+        ("sofmax", "softmax"),
+        ("los scaling", "loss scaling"),
+        ("blockchain", "topics: storage"),
+        ("", "topics: storage"),
+    ],
 )
 def test_unknown_names_are_answered_with_what_is_like_them(name, near):
-    with pytest.raises(ValueError, match=f"'{name}' is no op.*{near}"):
+    with pytest.raises(ValueError, match=near):
         explain(name)
-
-
-@pytest.mark.parametrize("name", ["zzzzzz", "", " ", "-", "65504", "blockchain"])
-def test_other_names_are_answered_with_the_topics(name):
-    with pytest.raises(ValueError, match="topics: storage"):
-        explain(name)
-
-
-def test_a_policy_shows_the_rule_that_it_breaks():
-    for name, rule, decision in (
-        ("FP32", "storage", "fp32"),
-        ("TF32", "tf32", None),
-        ("NO_MASTER", "master weights", "master"),
-        ("STOCHASTIC_ROUNDING", "stochastic rounding", "rounding-to-nearest"),
-        ("PURE_FP16", "accumulation", "everything"),
-    ):
-        e = explain(name)
-        assert e.topic.rule == topics.TOPICS[rule].rule
-        assert "\nin MIXED " in str(e)
-        assert [d.name for d in e.ablation] == ([decision] if decision else [])
 
 
 SECTIONS = {"MPT": {"3.1", "3.2", "3.3", "4.3", "4.5"}, "NVG": {"2.1", "2.2", "2.3.1", "2.3.2", "5.4.2", "5.5"}}
@@ -193,74 +119,3 @@ def test_text_refers_to_what_there_is():
             sections = set(re.findall(r"\d+(?:\.\d+)+", cited))
             assert sections <= SECTIONS[paper] and (sections or name in ("stochastic rounding", "tf32")), name
     assert {d for topic in known.values() for d in topic.decisions.split()} == {d.name for d in DECISIONS}
-
-
-def test_ablations_are_those_of_the_op():
-    shown = " ".join(str(explain("loss scaling")).split())
-    assert "try tinymp ablate mnist --only loss-scaling loss-scaling: the loss is not scaled" in shown
-    assert explain("conv2d").measure == "a.ledger.filter(op='conv2d')"
-    assert [d.name for d in explain("layer_norm").ablation] == ["batch-norm-parameters"]  # the other is batch_norm's
-    assert not explain("mse_loss").ablation
-
-
-# What ops_of reads from the code is what runs.
-
-X = np.linspace(-1, 1, 96, dtype=np.float32).reshape(2, 3, 4, 4)
-RUNS = {
-    "softmax": lambda x: ops.softmax(x, 1),
-    "batch_norm": lambda x: ops.batch_norm(x, None, None, training=True),
-    "conv1d": lambda x: ops.conv1d(x[0], ops.ones(2, 4, 3)),
-    "getitem": lambda x: x[:, mp.tensor([0, 1])],
-    "logical_not": lambda x: ops.logical_not(x),
-    "std": lambda x: ops.std(x),
-    "max": lambda x: ops.max(x, 1),
-    "min": lambda x: ops.min(x),
-    "argmin": lambda x: ops.argmin(x, 1),
-    "any": lambda x: ops.any(x),
-    "bmm": lambda x: ops.bmm(x[0], x[1]),
-    "pixel_shuffle": lambda x: ops.pixel_shuffle(ops.cat([x, x[:, :1]], 1), 2),
-    "smooth_l1_loss": lambda x: ops.smooth_l1_loss(x, x),
-    "interpolate": lambda x: ops.interpolate(x, scale_factor=2, mode="bilinear"),
-}
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_ops_that_run_are_those_found(name):
-    ran = []
-    with mp.audit() as a, watch(lambda phase, op, inputs, outputs: ran.append(type(op))):
-        RUNS[name](mp.tensor(X))
-    assert len(eval(explain(name).measure, {"a": a}))
-    found = ops_of(getattr(ops, name))
-    assert set(found) & set(ran), (ran, found)
-    assert {op for op in ran if op.kind is not precision.MOVEMENT} <= set(found)
-
-
-def test_layers_find_their_ops():
-    x = {"Linear": ops.ones(2, 4), "LSTM": ops.ones(3, 2, 4), "GRUCell": ops.ones(2, 4), "Softplus": ops.ones(2)}
-    arguments = {"Linear": (4, 3), "LSTM": (4, 3), "GRUCell": (4, 3), "Softplus": ()}
-    for name, given in x.items():
-        ran = []
-        with watch(lambda phase, op, inputs, outputs, ran=ran: ran.append(type(op))):
-            getattr(nn, name)(*arguments[name])(given)
-        assert ops_of(getattr(nn, name))[0] in ran, name
-
-
-# A word, and what one of the first lines says.
-USUAL = {
-    "running variance": "adjustment of values", "layernorm": "over its last axes", "bias gradient": "bias gradients",
-    "self-attention": "Scores, exponentials", "weight decay": "Weight decay", "l2": "Weight decay", "bf16": "BF16",
-    "e4m3": "E4M3", "fp16": "stored in FP16", "fp32": "FP32", "tf32": "TF32", "amp": "stored in FP16",
-    "micro-batches": "Each backward call", "loss scale": "multiplied by S", "GradScaler": "multiplied by S",
-    "momentum": "Momentum", "eps": "Small constants", "overflow": "becomes infinite", "underflow": "fewer bits",
-    "nan": "becomes infinite", "ulp": "rounded", "stochastic rounding": "at random", "master copy": "FP32 master",
-    "multiple of 8": "Tensor Cores", "split-k": "Tensor Cores", "accumulator": "adds up in FP32",
-    "matmul": "matrix product|c = a b", "recurrent": "each step", "exploding gradients": "clipped in FP32",
-    "distributed": "several processes", "exchange": "between processes", "only": "names of the ops",
-    "norm": r"\|input\|\^p", "storage": "stored", "elementwise": "Element by element",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("word", USUAL)
-def test_usual_words_find_what_concerns_them(word):
-    first = " ".join(" ".join(str(explain(word)).splitlines()[:10]).split())
-    assert re.search(USUAL[word], first), first

@@ -1,18 +1,17 @@
 """What `explain` says of roundings and precisions, held against the ledger of runs."""
 
 import inspect
-import re
 from functools import cache
 
 import numpy as np
 import pytest
 
 import tinymp as mp
-from calls import CALLS, LAYERS, half
-from tinymp import fast_path, nn, ops
+from calls import CALLS, LAYERS
+from tinymp import nn, ops
 from tinymp.autograd import Op, joined
 from tinymp.lab import topics
-from tinymp.lab.explain import explain, names, ops_of
+from tinymp.lab.explain import names, ops_of
 from tinymp.precision import LOSS, MOVEMENT
 from watching import watch
 
@@ -99,61 +98,3 @@ def test_places_that_are_named_are_all_that_there_are(name):
             assert {*sizes[1]} <= {r.elements for r in row.roundings.values()}
         else:
             assert row.rounded <= row.elements * bool(sizes[0])
-
-
-def test_a_projection_is_one_place_more(monkeypatch):
-    monkeypatch.setattr(fast_path, "enabled", set())  # which has none with a projection
-    counts = []
-    for options in ({}, {"proj_size": 2}):
-        with mp.audit() as a:
-            mp.MIXED.cast(nn.LSTM(3, 4, **options))(half(5, 2, 3))[0].backward(
-                np.ones((5, 2, 2 if options else 4), "float16")
-            )
-        counts.append([len(row.roundings) for row in a.ledger.filter(op="lstm")])
-    (forward, backward), (projected, back) = counts
-    assert projected == forward + 1
-    assert back == backward + 2  # and the gradient of W_hr
-
-
-def test_the_claims_about_places_are_of_ops_that_there_are():
-    def classes(base=Op):
-        for cls in base.__subclasses__():
-            yield cls
-            yield from classes(cls)
-
-    assert set(topics.ROUNDED) <= {cls.name for cls in classes() if hasattr(cls, "name")}
-    assert {name.removesuffix("_layer") for name in PLACES} == {
-        n for n, claim in topics.ROUNDED.items() if claim.forward
-    }
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_it_reads_computes_sums_and_writes_as_is_said(name):
-    ledger, ran, _ = run(name)
-    e = explain(name)
-    for row in ledger:
-        assert row.computed in ("float32", "-")
-        assert set(row.accumulated.split(", ")) <= {"float32", "-", "bool"}, row  # a number of hits
-    for row in ledger.filter(phase="forward"):
-        if row.op == "cast" or ran[row.op] is not (ops_of(getattr(ops, name)) or [None])[0]:
-            continue
-        kind = e.kind
-        assert row.kind == kind.name
-        assert row.computed == ("float32" if "FP32" in kind.computes or kind.name == "DOT" else "-")
-        assert row.accumulated == {"FP32": "float32", "-": "-"}[kind.accumulates] or row.accumulated == "-"
-        assert (row.accumulated == "float32") >= (kind.name == "DOT")
-        assert row.written in ("float32" if "FP32" in kind.writes.split(";")[0] else row.read, "float16", "-")
-
-
-ONCE = [name for name in CALLS if re.search(r"(rounded|stored) once|sum is rounded once", explain(name).formula)]
-
-
-def test_docstrings_that_count_roundings():
-    assert {"softmax", "log_softmax", "prod", "cumsum", "embedding", "embedding_bag"} <= set(ONCE)
-    for name in ONCE:
-        ledger, _, y = run(name)
-        if "stored once" in explain(name).formula:  # the gradient of a table
-            (row,) = ledger.filter(op="embedding", phase="backward")
-            assert row.rounded == row.elements
-        else:
-            assert sum(row.rounded for row in ledger.filter(phase="forward")) == y.numel(), name

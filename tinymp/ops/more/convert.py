@@ -75,4 +75,4 @@ def cuda(input: Tensor, device: Any = None) -> Tensor:
     return input.to("gpu")
 
 
-name_all(globals())
+name_all(globals(), cast_items)
