@@ -65,7 +65,7 @@ BINARY = "add", "sub", "mul", "maximum", "minimum", "eq", "ne", "lt", "le", "gt"
 SUMS = "sum", "mean", "var", "std", "logsumexp", "cumsum"
 POSITIVE = "log sqrt rsqrt reciprocal"
 UNARY = (
-    "abs exp neg square sigmoid tanh sin cos sign relu relu6 silu gelu elu mish softplus hardswish hardtanh leaky_relu "
+    "abs exp neg square sigmoid tanh sin cos sign relu silu gelu elu mish softplus hardswish leaky_relu "
     f"logsigmoid {POSITIVE}"
 )
 
@@ -81,28 +81,21 @@ CASES: dict[str, Case] = {
     "pow": Case(lambda o, x: o.pow(x, 3), (IMAGES,)),
     "a bias": _named("add", ROWS, VECTOR, terms=4096),
     "clamp": Case(lambda o, x: o.clamp(x, -1, 1), (IMAGES,)),
-    "masked_fill": Case(lambda o, x: o.masked_fill(x, x > 1, 0.5), (IMAGES,)),
     "where": Case(lambda o, x, y: o.where(x > y, x, y), (IMAGES, IMAGES)),
     "dropout": Case(lambda o, x: o.dropout(x, 0.5, False), (IMAGES,)),
     "prelu": _named("prelu", IMAGES, (256,), terms=64 * 56 * 56),
-    "glu": Case(lambda o, x: o.glu(x, 1), (IMAGES,), stored=1),
     **{n: Case(lambda o, x, n=n: getattr(o, n)(x, 1), (ROWS,), 1000) for n in SUMS},
     **{n: Case(lambda o, x, n=n: getattr(o, n)(x, 1), (ROWS,)) for n in ["amax", "amin", "argmax", "argmin"]},
     "sum of a channel": Case(lambda o, x: o.sum(x, (0, 2, 3)), (IMAGES,), 64 * 56 * 56),
     "mean of all": Case(lambda o, x: o.mean(x), (IMAGES,), math.prod(IMAGES)),
-    "norm": Case(lambda o, x: o.norm(x, 2.0, 1), (ROWS,), 1000),
     # equal numbers may trade places: no gradients
     "sort": Case(lambda o, x: o.sort(x, 1)[0].detach(), (ROWS,)),
     "topk": Case(lambda o, x: o.topk(x, 5)[0].detach(), (ROWS,)),
     "cat": Case(lambda o, x, y: o.cat([x, y], 1), (IMAGES, IMAGES)),
-    "stack": Case(lambda o, x, y: o.stack([x, y]), (ROWS, ROWS)),
     "split": Case(lambda o, x: o.split(x, 4, 1)[1], (IMAGES,)),
     "slice": Case(lambda o, x: x[:, ::2, 1:], (IMAGES,)),
     "pad": Case(lambda o, x: o.pad(x, (1, 2, 3, 0)), (IMAGES,)),
-    "flip": Case(lambda o, x: o.flip(x, (0, 2)), (IMAGES,)),
     "permute": Case(lambda o, x: x.permute(0, 2, 3, 1) * 2, (IMAGES,)),
-    "expand": Case(lambda o, x: x.expand(4096, -1) * 2, (VECTOR,), 4096),
-    "tril": _named("tril", ROWS),
     "gather": Case(lambda o, x, i: o.gather(x, 1, i), (ROWS, Ints(1000, (4096, 64))), 64),
     "index_select": Case(lambda o, x, i: o.index_select(x, 0, i), (ROWS, Ints(4096, (8192,))), 64),
     "embedding": _named("embedding", Ints(10000, (64, 64)), (10000, 1024), terms=64),
@@ -129,7 +122,6 @@ CASES: dict[str, Case] = {
     "batch_norm": Case(
         lambda o, x, w, b: o.batch_norm(x, None, None, w, b, True), (IMAGES, (256,), (256,)), 64 * 3136, stored=1
     ),
-    "batch_norm of rows": Case(lambda o, x: o.batch_norm(x, None, None, training=True), (ROWS,), 4096, stored=1),
     "layer_norm": Case(lambda o, x, w, b: o.layer_norm(x, x.shape[1:], w, b), (ROWS, VECTOR, VECTOR), 4096, stored=1),
     "group_norm": Case(lambda o, x: o.group_norm(x, 4), (IMAGES,), 64 * 3136, stored=2),
     **{n: Case(lambda o, x, n=n: getattr(o, n)(x, -1), (ROWS,), 1000) for n in ("softmax", "log_softmax")},
@@ -295,11 +287,6 @@ def test_more_elements_than_an_int_counts(name, long, real):
         m = case.call(Torch(), *[v.abs() for v in inputs]) if case.products else None
         c = coefficient(case.terms, case.products, "float16")
         compare(str(part), seen(y[part], real), case.call(Torch(), *inputs), "float16", c, m)
-
-
-def test_the_mean_of_many_ones(long, gpu):
-    _, rows, width = long
-    assert float(ops.mean(mp.Tensor(gpu.xp.ones((rows, width), "float16")))) == 1
 
 
 def test_the_last_channel_of_many(long, real):

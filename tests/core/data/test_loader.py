@@ -51,8 +51,3 @@ def test_only_shuffling_draws_from_tinymps_generator():
     numbers(DataLoader(DATASET, 3))
     numbers(DataLoader(DATASET, 3, shuffle=True, seed=1))
     assert mp.backend.cpu.generator.bit_generator.state == state
-
-
-def test_a_dataset_needs_a_length_and_items():
-    with pytest.raises(TypeError, match="`dataset` with a length and items, got generator"):
-        DataLoader(i for i in Y)
