@@ -24,6 +24,8 @@ SIGNATURES = {  # see `layers_of.constructor_is_pytorchs`
     "Tanh": "",
     "Dropout": "p ~inplace",
     "Flatten": "start_dim end_dim",
+    "LSTM": "input_size hidden_size num_layers bias batch_first dropout bidirectional proj_size ~device ~dtype",
+    "GRU": "input_size hidden_size num_layers bias batch_first dropout bidirectional ~device ~dtype",
 }  # fmt: skip
 
 
