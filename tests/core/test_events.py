@@ -71,19 +71,6 @@ def test_the_events_of_a_step():
 
 
 @pytest.mark.cpu
-def test_several_hear_the_same_and_unobserved_nobody():
-    one, two = Everything(), Everything()
-    with mp.observe(one):
-        ops.exp(half(2))
-        with mp.observe(two):
-            ops.exp(half(2))
-            with events.unobserved():
-                ops.exp(half(2))
-        ops.exp(half(2))
-    assert len(two.seen) == 2 and len(one.seen) == 6
-
-
-@pytest.mark.cpu
 def test_an_observer_hears_its_own_thread_and_may_be_closed_in_another():
     seen = Everything()
     observing = mp.observe(seen)

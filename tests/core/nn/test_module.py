@@ -324,16 +324,6 @@ def test_sequential():
     assert m[0] is not a
 
 
-def test_module_list_and_dict():
-    layers = nn.ModuleList([nn.Linear(1, 1)]).extend([nn.ReLU(), nn.Linear(1, 2)])
-    assert [type(m).__name__ for m in layers] == ["Linear", "ReLU", "Linear"] and len(layers[1:]) == 2
-    named = nn.ModuleDict({"a": layers[0]})
-    named["b"] = layers
-    assert list(named) == list(named.keys()) == ["a", "b"] and "a" in named and len(named) == 2
-    assert list(named.values()) == [m for _, m in named.items()] and named["a"] is layers[0]
-    assert list(named.state_dict()) == ["a.weight", "a.bias", "b.0.weight", "b.0.bias", "b.2.weight", "b.2.bias"]
-
-
 def test_repr():
     assert repr(mp.MIXED.cast(model())) == (
         "Sequential(\n"

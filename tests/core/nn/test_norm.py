@@ -61,18 +61,6 @@ def test_running_statistics(layer, shape, momentum):
         np.testing.assert_equal(buffers(m), kept, "evaluation changes nothing")
 
 
-def test_without_statistics_or_affine():
-    m = nn.BatchNorm1d(3, affine=False, track_running_stats=False)
-    x = batches()[1]
-    assert list(m.named_parameters()) == [] and m.state_dict() == {}
-    np.testing.assert_array_equal(m(mp.tensor(x)).numpy(), m.eval()(mp.tensor(x)).numpy())
-    m = nn.BatchNorm1d(3)
-    m.track_running_stats = False  # as in PyTorch: training leaves the buffers alone, evaluation still reads them
-    m(mp.tensor(x))
-    assert counted(m) == 0
-    np.testing.assert_allclose(m.eval()(mp.tensor(x)).numpy(), x, rtol=1e-4)
-
-
 @pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.PURE_FP16])
 def test_a_skipped_step_leaves_no_trace(policy):
     m = policy.cast(nn.BatchNorm1d(3, momentum=None))
@@ -198,15 +186,6 @@ def test_statistics_of_a_layer_that_was_not_trained_are_kept(scaled, options, fr
     whole = optim.SGD(model.parameters(), lr=0.01)
     assert not train(model, whole, optim.StaticLossScaler(8.0), x, 1e38)
     np.testing.assert_equal(buffers(model.norm), before)
-
-
-def test_statistics_of_a_step_that_was_left_out():
-    """It would have been skipped, or not: that decides."""
-    model, x = Net(), batches()[1]
-    optimizer, scaler = optim.SGD(model.parameters()), optim.StaticLossScaler(8.0)
-    for size, expected in ((1.0, 1), (1e38, 1), (1.0, 2)):
-        train(model, optimizer, scaler, x, size, step=False)
-        assert counted(model.norm) == expected
 
 
 def test_another_threads_step_settles_nothing_here():

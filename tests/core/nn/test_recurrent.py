@@ -83,15 +83,6 @@ def test_layouts(layer):
     np.testing.assert_allclose(one.numpy(), y[:, 1].numpy(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED])
-def test_storage_is_the_policys(policy):
-    m = policy.cast(LSTM(D, H, 2, bidirectional=True))
-    y, last = m(policy.cast(mp.tensor(randn(T, B, D).astype("float32"))))
-    y.sum().backward()
-    assert {x.dtype for x in (y, *last)} == {policy.storage}
-    assert all(p.grad.dtype == policy.storage and p.master.dtype == "float32" for p in m.parameters())
-
-
 def test_dropout_acts_between_layers_in_training():
     mp.manual_seed(0)
     m = LSTM(D, 50, 2, dropout=0.5)

@@ -100,33 +100,6 @@ def test_stack(dim):
     moves(lambda *x: ops.stack(x, dim), lambda *x: np.stack(x, dim), *[randn(2, 3, seed=n) for n in range(3)])
 
 
-def test_cat_and_stack_beside_constants():
-    for join in (ops.cat, ops.stack):
-        x, constant = mp.tensor([1.0, 2.0], requires_grad=True), mp.tensor([3.0, 4.0])
-        y = join([constant, x])
-        y.backward(np.arange(4, dtype=np.float32).reshape(y.shape))
-        np.testing.assert_array_equal(host(x.grad), [2, 3])
-        assert constant.grad is None
-
-
-@pytest.mark.parametrize(
-    ("parts", "lengths"),
-    [
-        (lambda x: ops.split(x, 2), (2, 2, 1)),
-        (lambda x: ops.split(x, 7), (5,)),
-        (lambda x: ops.split(x, (0, 5)), (0, 5)),
-        (lambda x: ops.chunk(x, 2), (3, 2)),
-        (lambda x: ops.chunk(x, 4), (2, 2, 1)),  # as PyTorch: fewer chunks, not smaller ones
-        (lambda x: ops.chunk(x[:0], 2), (0, 0)),
-        (lambda x: ops.split(x[:0], 0), (0,)),
-    ],
-)
-def test_lengths_of_parts(parts, lengths):
-    ys = parts(mp.tensor(np.arange(5)))
-    assert tuple(map(len, ys)) == lengths
-    np.testing.assert_array_equal(np.concatenate([y.numpy() for y in ys]), np.arange(sum(lengths)))
-
-
 def test_parts_that_nobody_used_get_zeros():
     x = mp.tensor(np.ones((2, 5), np.float16), requires_grad=True)
     _, b, _ = ops.split(x, 2, 1)

@@ -16,7 +16,7 @@ import pytest
 
 import tinymp as mp
 from oracle import host, randn
-from tinymp import backend, data, nn, ops, optim
+from tinymp import backend, nn, ops, optim
 from tinymp.events import here
 
 PACKAGE = str(Path(mp.__file__).parent)
@@ -269,77 +269,38 @@ def test_interrupted_loads_of_optimizer_and_scaler_are_whole_or_nothing():
     every_line(Job, load, check, often=3)
 
 
-# ------------------------------------------------------------------------------------------------------------- in files
-
-
-def everything(seed):
-    """What a checkpoint keeps, in the middle of an epoch; and the loop over the rest of it."""
-    mp.manual_seed(seed)
-    model = mp.MIXED.cast(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
-    model.register_buffer("mask", mp.tensor([-np.inf, 0.0]))
-    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    dataset = data.TensorDataset(np.array([[0, 1], [1, 3]] * 4, np.float16))
-    parts = {
-        "model": model,
-        "optimizer": optimizer,
-        "scaler": optim.DynamicLossScaler(2.0**10),
-        "schedule": optim.CosineAnnealingLR(optimizer, 9),
-        "loader": data.DataLoader(dataset, batch_size=2, shuffle=True, seed=seed, prefetch=0),
-        "moves": np.random.default_rng(seed),
-    }
-    loop = iter(parts["loader"])
-    for _ in range(1 + seed):
-        (x,) = next(loop)
-        parts["scaler"].scale(ops.square(model(x)).float().mean()).backward()
-        parts["schedule"].step(parts["scaler"].step(optimizer))
-        parts["scaler"].update()
-        optimizer.zero_grad()
-    return parts, loop
-
-
-def states(parts):
-    """Of all parts, and of tinymp's own generators."""
-    found = {name: x.bit_generator.state if name == "moves" else x.state_dict() for name, x in parts.items()}
-    return plain([found, weights(parts["model"]), mp.get_rng_state()])
-
-
-def plain(state):
-    """What can be compared."""
-    if isinstance(state, dict):
-        return {key: plain(one) for key, one in state.items()}
-    if isinstance(state, (list, tuple)):
-        return [*map(plain, state)]
-    return (state.dtype, state.shape, state.tobytes()) if isinstance(state, np.ndarray) else state
-
-
 @pytest.mark.cpu
 def test_an_interrupted_load_of_a_checkpoint_changes_nothing(tmp_path):
-    mp.save(tmp_path / "run", **everything(1)[0])
+    def parts(job):
+        return {"model": job.model, "optimizer": job.optimizer, "scaler": job.scaler}
+
+    saved = Job()
+    saved.step()
+    mp.save(tmp_path / "run", **parts(saved))
 
     def make():
-        parts = everything(0)
+        job = Job()
         mp.manual_seed(7)
-        return parts
+        return job
 
-    one = make()  # whose loop goes on
-    before = states(one[0])
+    def states(job):
+        return weights(job.model), job.optimizer.state_dict(), job.scaler.state_dict(), mp.get_rng_state()
 
-    def check(made, at):
-        parts, loop = made
-        assert states(parts) == before, at
-        agree(parts["model"])
-        assert len(list(loop)) == 3 and parts["loader"].state_dict()["left"] is None  # the loop goes on, and ends
+    before = states(make())
 
-    every_line(make, lambda made: mp.load(tmp_path / "run", **made[0]), check, often=1)
+    def check(job, at):
+        np.testing.assert_equal(states(job), before, str(at))
+        agree(job.model)
+
+    every_line(make, lambda job: mp.load(tmp_path / "run", **parts(job)), check, often=1)
 
 
 @pytest.mark.cpu
 def test_an_interrupted_save_leaves_whole_files_and_nothing_else(tmp_path):
-    (old, _), (new, _) = everything(0), everything(1)
-    path = tmp_path / "step-00000002.safetensors"
+    old, new, path = network(), network(seed=1), tmp_path / "step-00000002.safetensors"
 
-    def save(parts):
-        mp.Checkpointer(tmp_path, keep=1, **parts).save(2, loss=1.0)
+    def save(model):
+        mp.Checkpointer(tmp_path, keep=1, model=model).save(2, loss=1.0)
 
     def content():
         mp.load(path)  # is it as it was written?
@@ -354,7 +315,7 @@ def test_an_interrupted_save_leaves_whole_files_and_nothing_else(tmp_path):
         path.write_bytes(whole)
         return new
 
-    def check(parts, at):
+    def check(_, at):
         assert [p.name for p in tmp_path.iterdir()] == [path.name], at
         assert content() in (before, after), at
 
