@@ -244,9 +244,6 @@ def test_op(name, dtype, real, record_property):
     record_property("error, in parts of what is tolerated", [round(x, 3) for x in worst])
 
 
-# ------------------------------------------------------------------------------------- more elements than 2^31
-
-
 @pytest.fixture
 def long(gpu, real):
     """FP16 random numbers in any shape, on the device; rows and their length, of more than 2^31 elements together."""

@@ -12,8 +12,6 @@ from tinymp.data import DataLoader, TensorDataset, default_collate
 pytestmark = pytest.mark.cpu
 VALUES = np.arange(1, 5, dtype="float32")
 
-# --------------------------------------------------------------------------------------------------------- whose memory
-
 
 class Foreign:
     """An array of another library, as NumPy sees one: it owns the memory and has a dtype, but little else; its `base`
@@ -127,8 +125,6 @@ def test_pytorch_shares_memory_both_ways():
             call(torch.ones(2))
 
 
-# ---------------------------------------------------------------------------------------------------- in what form
-
 NUMBERS = "f2", "f4", "f8", "i4", "u2"
 OTHERS = {
     "structured": np.zeros(3, [("a", "f4")]),
@@ -221,15 +217,6 @@ def test_numbers_in_another_byte_order_are_taken_or_refused_by_name(name, dtype)
 def test_what_holds_no_real_numbers_is_refused_by_name(name, form):
     with pytest.raises((TypeError, ValueError, RuntimeError), match=rf"^{name}\b"):
         ENTRANCES[name][0](OTHERS[form])
-
-
-@pytest.mark.parametrize("dtype", [*NUMBERS, "c8"])
-def test_a_checkpoint_holds_numbers_of_any_byte_order(tmp_path, dtype):
-    x = np.array([1, 2, 3]).astype(f">{dtype}")
-    mp.save(tmp_path / "saved", x=x, deep=[{"x": x[::2]}])
-    found = mp.load(tmp_path / "saved")
-    for expected, y in ((x, found["x"]), (x[::2], found["deep"][0]["x"])):
-        assert y.dtype == np.dtype(dtype) and np.array_equal(y, expected)
 
 
 @pytest.mark.parametrize("form", [name for name in OTHERS if "complex" not in name])

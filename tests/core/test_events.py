@@ -82,8 +82,6 @@ def test_an_observer_hears_its_own_thread_and_may_be_closed_in_another():
     assert not seen.seen and not here.observers
 
 
-# ------------------------------------------------------------------------------------------------------------ settings
-
 SETTINGS = {  # how to enter it, what it sets, and to what
     "use": (lambda: mp.use(mp.FP16_REDUCTIONS), mp.current_policy, mp.FP16_REDUCTIONS),
     "no_grad": (mp.no_grad, mp.is_grad_enabled, False),

@@ -64,9 +64,6 @@ def half(x, **options):
     return mp.tensor(np.asarray(x, F16), **options)
 
 
-# ----------------------------------------------------------------------------------------------------- widen and store
-
-
 def test_widen_is_exact_on_every_half():
     wide = widen(HALVES)
     exponent, fraction = (bits(HALVES) >> 10) & 31, (bits(HALVES) & 1023).astype(F64)
@@ -150,9 +147,6 @@ def test_unaligned_arrays_are_worth_what_aligned_ones_are(dtype):
     np.testing.assert_array_equal(model.weight.array, x.astype(F32))
 
 
-# ------------------------------------------------------------------------------------------------ stochastic rounding
-
-
 def draws(x, n=40_000):
     with use(STOCHASTIC_ROUNDING):
         return store(np.full(n, x, F32), LIKE).astype(F64)
@@ -187,9 +181,6 @@ def test_stochastic_rounding_of_special_values_and_by_seed():
         mp.manual_seed(seed)
         runs.append(draws(1.0001, 1000).tolist())
     assert runs[0] == runs[1] != runs[2]
-
-
-# ------------------------------------------------------------------------------------------------------------ products
 
 
 def test_products_accumulate_in_fp32_or_as_the_policy_says():
@@ -233,21 +224,6 @@ def test_split_k_rounds_the_sum_of_each_part(split):
         np.testing.assert_array_equal(ops.linear(half(a), half(b.T), half(bias)).numpy(), expected.astype(F16))
 
 
-@pytest.mark.parametrize("policy", [MIXED, FP16_ACCUMULATE, mp.study.change(MIXED, split=4)], ids=str)
-def test_products_of_any_shape_and_of_nothing(policy):
-    with use(policy):
-        for a, b in (
-            ((3, 8), (8, 5)),
-            ((2, 3, 8), (8, 5)),
-            ((4, 1, 3, 8), (2, 8, 5)),
-            ((0, 8), (8, 5)),
-            ((2, 0), (0, 3)),
-        ):
-            x, y = (np.round(randn(*s) * 8).astype(F16) for s in (a, b))  # small integers: every sum is exact in FP16
-            c = half(x.swapaxes(-1, -2).copy()).transpose(-1, -2) @ half(y)
-            np.testing.assert_array_equal(c.numpy(), (x.astype(F64) @ y.astype(F64)).astype(F16), strict=True)
-
-
 def test_fp64_accumulators_are_rounded_once():
     """300 sums of 1000 terms, against FP64: MIXED differs from many in the last place, the policy from none."""
     policy = Policy("FP64", accumulate="float64", reduce="float64")
@@ -274,9 +250,6 @@ def test_tf32_rounds_the_operands_of_fp32_products_and_nothing_else():
         np.testing.assert_array_equal(product(fine.astype(F64)), fine)
         assert np.isnan(product(np.full((1, 1), np.nan, F32))).all()
         assert reduce(fine[:, :3], 1, "sum")[0, 0] == F32(3 + 6 * 2.0**-11)
-
-
-# ------------------------------------------------------------------------------------------------------------- reduce
 
 
 @pytest.mark.parametrize("policy", [MIXED, FP16_REDUCTIONS], ids=str)
@@ -318,9 +291,6 @@ def test_only_the_ops_named_are_reduced_in_fp16():
             # no policy touches FP32 operands, and a primitive that no op called is not a named op's
             assert ops.cross_entropy(x.float(), label).item() == pytest.approx(np.log(10_000), rel=1e-4)
             assert store(reduce(total.array, 0, "sum"), total.array)[0] == 1000
-
-
-# ----------------------------------------------------------------------------------------------------------- policies
 
 
 @pytest.mark.parametrize(
@@ -385,9 +355,6 @@ def test_cast():
     for target in (3, "x", None):
         with pytest.raises(TypeError, match=r"Policy\.cast: expected a Module, Tensor, array"):
             MIXED.cast(target)
-
-
-# --------------------------------------------------------------------------------------------- constants and integers
 
 
 class Heard(mp.Observer):

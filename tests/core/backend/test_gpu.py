@@ -91,9 +91,6 @@ class Hidden:
             raise ModuleNotFoundError("No module named 'cupy'", name="cupy")
 
 
-# ------------------------------------------------------------------------------------------------------- with a GPU
-
-
 def test_tensors_move_and_gradients_come_back(gpu):
     x = mp.tensor(randn(3, 4), requires_grad=True, device="cpu")
     y = x.to("gpu")

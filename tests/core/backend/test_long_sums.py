@@ -22,8 +22,6 @@ def ulps(y, expected):
     return np.abs(y.view(np.uint16).astype(int) - np.asarray(expected).astype(F16).view(np.uint16).astype(int)).max()
 
 
-# ------------------------------------------------------------------------------- the sums themselves, with tiny chains
-
 fuzz = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -68,9 +66,6 @@ def test_a_narrow_index_of_rows():
     rows = np.ones((2, 300), F32)
     got = cpu.scatter_add_rows(256, np.array([255, 255], np.uint8), rows)
     assert (got[255] == 2).all() and got.sum() == 600
-
-
-# ------------------------------------------------------------------------------------------ what the primitive promises
 
 
 @pytest.mark.parametrize("how", ["sum", "mean"])

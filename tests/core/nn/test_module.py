@@ -37,9 +37,6 @@ class Tied(nn.Module):
         self.plain = mp.tensor([1.0])
 
 
-# --------------------------------------------------------------------------------------------------- what it is made of
-
-
 def test_names_and_order():
     m = model()
     assert [name for name, _ in m.named_parameters()] == [p.name for p in m.parameters()] == NAMES
@@ -117,12 +114,9 @@ class Recursive(nn.Module):
         (lambda m: Recursive(), ValueError, "Sequential.1: a module cannot be a part of itself"),
         (lambda m: m.frist, AttributeError, "did you mean first"),
         (lambda m: setattr(m, "scale", mp.tensor([1.0])), TypeError, "expected a Parameter or None"),
-        (lambda m: setattr(m, "first", abs), TypeError, r"Tied\.first: expected a Module or None"),
         (lambda m: setattr(m, "children", nn.ReLU()), ValueError, r"would hide Module\.children"),
         (lambda m: m.register_buffer("a.b", None), ValueError, "without dots"),
-        (lambda m: m.register_buffer("plain", mp.tensor(1)), ValueError, "there is an attribute 'plain' already"),
         (lambda m: m.to(np.float16), TypeError, r"to: expected the name of a device.*policy\.cast"),
-        (lambda m: m(1), NotImplementedError, "Tied has no forward"),
     ],
 )
 def test_refusals(act, error, message):
@@ -139,25 +133,17 @@ class Mine(nn.Module):
         return self.part(x)
 
 
-class Derived(nn.Linear):
-    pass
-
-
 @pytest.mark.parametrize(
     ("layer", "x", "begins"),
     [
         (nn.Linear(2, 3), mp.ones(3), r"Linear: expected input.shape\[-1\]"),
         (nn.Sequential(nn.ReLU(), nn.Linear(2, 3)), mp.ones(3), "Linear: expected input"),
         (Mine(ops.relu), 1, "relu: expected a Tensor"),
-        (Derived(2, 3), mp.ones(3), "Derived: expected input"),
     ],
 )
 def test_an_error_has_one_name_that_of_the_layer_which_the_user_called(layer, x, begins):
     with pytest.raises((TypeError, ValueError), match=f"^{begins}"):
         layer(x)
-
-
-# --------------------------------------------------------------------------------------------------- saving and loading
 
 
 class Foreign:
@@ -271,9 +257,6 @@ def test_buffers_load_by_their_own_rules():
     assert norm.num_batches_tracked.item() == 2**63 - 1
 
 
-# -------------------------------------------------------------------------------------------------------------- casting
-
-
 @pytest.mark.parametrize(
     ("policy", "weight", "norm", "master"),
     [
@@ -306,9 +289,6 @@ def test_a_cast_that_overflows_changes_nothing():
         mp.MIXED.cast(m)
     assert m[0].weight.dtype == "float32"
     assert mp.MIXED.cast(Tied()).mask.tolist() == [0, -np.inf, 1]  # infinities stay what they are
-
-
-# ----------------------------------------------------------------------------------------------------------- containers
 
 
 def test_sequential():

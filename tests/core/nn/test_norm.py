@@ -3,7 +3,6 @@
 import copy
 import gc
 import pickle
-import threading
 import weakref
 
 import numpy as np
@@ -186,16 +185,6 @@ def test_statistics_of_a_layer_that_was_not_trained_are_kept(scaled, options, fr
     whole = optim.SGD(model.parameters(), lr=0.01)
     assert not train(model, whole, optim.StaticLossScaler(8.0), x, 1e38)
     np.testing.assert_equal(buffers(model.norm), before)
-
-
-def test_another_threads_step_settles_nothing_here():
-    m = nn.BatchNorm1d(3)
-    m(mp.tensor(batches()[1]))
-    other = threading.Thread(target=settle, args=(m, True))
-    other.start()
-    other.join()
-    settle(m, applied=False)
-    assert counted(m) == 0
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])

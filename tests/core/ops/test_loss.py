@@ -40,9 +40,6 @@ def loss_and_gradient(op, *arrays, dy=1.0, **options):
     return y.numpy(), host(x.grad)
 
 
-# ------------------------------------------------------------------------------------------------------ over classes
-
-
 def over_classes(y, target, weight, reduction, smoothing=0.0, ignore_index=-100):
     """-sum_c w_c ((1 - s) target_c + s/C) y_c per row, for labels or probabilities and log-probabilities y."""
     y = np.moveaxis(y, min(1, y.ndim - 1), -1)
@@ -152,8 +149,6 @@ def test_backward_frees_all_that_a_loss_kept(loss):
     assert not arrays_of(y.grad_fn)
 
 
-# ----------------------------------------------------------------------------------------------------- over elements
-
 WIDTH = 25 / 32  # no difference of the `distinct` values below: they are multiples of 1/16
 PAIRS = {  # op, its options, f(x - t), what its mean divides by when there are weights
     "mse_loss": ({}, np.square, "weights"),
@@ -235,9 +230,6 @@ def test_edges(op, x, t, loss, slope, dtype):
     if op != BCE:
         y, _ = loss_and_gradient(op, np.array([np.nan], dtype), np.zeros(1, dtype))
         assert np.isnan(y)
-
-
-# ---------------------------------------------------------------------------------------------------------- precision
 
 
 def test_a_loss_accumulates_in_fp32_under_every_policy():

@@ -11,8 +11,7 @@ import pytest
 import tinymp as mp
 from oracle import STORAGE, WORK, assert_close, check, gradients, host, randn
 from tinymp import ops
-from tinymp.audit.bytes import saved_nbytes
-from tinymp.ops import gru_cell, gru_layer, lstm_cell, lstm_layer
+from tinymp.ops import lstm_cell, lstm_layer
 
 T, B, D, H, P = 5, 4, 3, 6, 2
 LENGTHS = [3, 5, 1, 3]
@@ -45,15 +44,6 @@ def lstm_oracle(x, h, c, w_ih, w_hh, b_ih, b_hh, w_hr=None, *, lengths, reverse)
     return run_alone(step, x, (h, c), lengths, reverse, h.shape[1])
 
 
-def gru_oracle(x, h, w_ih, w_hh, b_ih, b_hh, *, lengths, reverse):
-    def step(x, h):
-        (x_r, x_z, x_n), (m_r, m_z, m_n) = np.split(w_ih @ x + b_ih, 3), np.split(w_hh @ h + b_hh, 3)
-        r, z = sigma(x_r + m_r), sigma(x_z + m_z)
-        return ((1 - z) * np.tanh(x_n + r * m_n) + z * h,)
-
-    return run_alone(step, x, (h,), lengths, reverse, h.shape[1])
-
-
 def joined(*tensors):
     return ops.cat([t.reshape(-1) for t in tensors])
 
@@ -65,10 +55,6 @@ def lstm(**options):
     return op
 
 
-def gru(**options):
-    return lambda x, h, *weights: joined(*gru_layer(x, h, *weights, **options))
-
-
 def lstm_loop(x, h, c, *weights):
     """The definition."""
     ys = []
@@ -78,26 +64,12 @@ def lstm_loop(x, h, c, *weights):
     return joined(ops.stack(ys), h, c)
 
 
-def gru_loop(x, h, *weights):
-    ys = []
-    for t in range(len(x)):
-        h = gru_cell(x[t], h, *weights)
-        ys.append(h)
-    return joined(ops.stack(ys), h)
-
-
 def lstm_inputs(t=T, b=B, d=D, h=H, p=None, scale=0.5):
     """x, h, c, W_ih, W_hh, b_ih, b_hh (, W_hr), in float64."""
     n = p or h
     shapes = [(4 * h, d), (4 * h, n), (4 * h,), (4 * h,)] + ([(p, h)] if p else [])
     weights = [scale * randn(*s, seed=i + 3) for i, s in enumerate(shapes)]
     return [randn(t, b, d), 0.5 * randn(b, n, seed=1), randn(b, h, seed=2), *weights]
-
-
-def gru_inputs(t=T, b=B, d=D, h=H, scale=0.5):
-    """x, h, W_ih, W_hh, b_ih, b_hh, in float64."""
-    weights = [scale * randn(*s, seed=i + 3) for i, s in enumerate([(3 * h, d), (3 * h, h), (3 * h,), (3 * h,)])]
-    return [randn(t, b, d), 0.5 * randn(b, h, seed=1), *weights]
 
 
 WAYS = [{"lengths": lengths, "reverse": reverse} for lengths in (None, LENGTHS) for reverse in (False, True)]
@@ -133,18 +105,9 @@ def test_lstm(p, way):
     hold(lstm(**way), lambda *inputs: lstm_oracle(*inputs, **way), lstm_inputs(p=p))
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_gru(way):
-    hold(gru(**way), lambda *inputs: gru_oracle(*inputs, **way), gru_inputs())
-
-
-@pytest.mark.parametrize(
-    ("op", "loop", "inputs"),
-    [(lstm(), lstm_loop, lstm_inputs(16, 32, 24, 24, scale=0.2)), (gru(), gru_loop, gru_inputs(16, 32, 24, 24, 0.2))],
-    ids=["lstm", "gru"],
-)
-def test_the_op_is_the_loop_of_cells_and_rounds_less(op, loop, inputs):
+def test_the_op_is_the_loop_of_cells_and_rounds_less():
     """In the mean square over some thousand values, it is closer to FP64: result and every gradient."""
+    op, loop, inputs = lstm(), lstm_loop, lstm_inputs(16, 32, 24, 24, scale=0.2)
     packed, cells, exact = run(op, inputs, "float16"), run(loop, inputs, "float16"), run(op, inputs, "float64")
     for p, c, e, f in zip(packed, cells, exact, run(loop, inputs, "float64"), strict=True):
         assert 0 < np.square(p - e).mean() < np.square(c - e).mean()
@@ -170,33 +133,18 @@ def test_a_gradient_may_come_from_any_of_the_results():
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("build", [lstm_inputs, gru_inputs])
-def test_padding_is_neither_read_nor_trained(build, reverse):
+def test_padding_is_neither_read_nor_trained(reverse):
     """NaN in the padding reaches nothing; outputs and gradients there are zero."""
-    inputs = build()
+    inputs = lstm_inputs()
     padding = np.arange(T)[:, None] >= np.array(LENGTHS)  # T, B
     inputs[0][padding] = np.nan
-    op, ts = (lstm_layer, tensors(inputs)) if build is lstm_inputs else (gru_layer, tensors(inputs))
-    states = 2 if op is lstm_layer else 1
-    y, *last = op(ts[0], ts[1:3] if states == 2 else ts[1], *ts[1 + states :], lengths=LENGTHS, reverse=reverse)
+    ts = tensors(inputs)
+    y, *last = lstm_layer(ts[0], ts[1:3], *ts[3:], lengths=LENGTHS, reverse=reverse)
     joined(y, *last).sum().backward()
-    assert not y.numpy()[padding].any()
-    assert not host(ts[0].grad)[padding].any()
+    assert not y.numpy()[padding].any() and not host(ts[0].grad)[padding].any()
     for value in (y.numpy(), *[s.numpy() for s in last], *[host(t.grad) for t in ts]):
         assert np.isfinite(value).all()
     assert host(ts[0].grad)[~padding].all()
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_what_backward_keeps_is_in_storage(dtype):
-    """Per row: 4 H gates, H of the state, P of the output, which is the result itself; two initial states."""
-    x, h, c, *weights = tensors(lstm_inputs(), dtype)
-    y = lstm_layer(x.detach(), (h, c), *weights)[0]
-    numbers = x.numel() + T * B * (4 * H + H + H) + B * (H + H)
-    assert saved_nbytes(y) == numbers * np.dtype(dtype).itemsize
-    x, h, *weights = tensors(gru_inputs(), dtype)
-    y = gru_layer(x.detach(), h, *weights)[0]
-    assert saved_nbytes(y) == (x.numel() + T * B * (3 * H + H + H) + B * H) * np.dtype(dtype).itemsize
 
 
 def test_a_carried_state_does_not_keep_the_sequence():

@@ -99,9 +99,6 @@ def test_arg_extremes_find_the_first_and_nan(name, dim, keepdim, dtype):
     np.testing.assert_array_equal(index.numpy(), getattr(np, name)(x, dim, keepdims=keepdim), strict=True)
 
 
-# --------------------------------------------------------------------------------------------------------------- edges
-
-
 def value_and_grad(f, x, dtype):
     t = mp.tensor(np.array(x, dtype), requires_grad=True)
     y = f(t)

@@ -55,9 +55,6 @@ def test_keeps_every_bit_and_shares_memory_where_it_can(case):
     assert integers.dtype == int and not integers.requires_grad
 
 
-# ------------------------------------------------------------------------------------------- sums in the gradient
-
-
 @pytest.mark.parametrize(
     ("size", "shape", "copies"),
     [((3, 4), (3, 1), 4), ((-1, 4), (3, 1), 4), ((2, 3, -1), (1, 5), 6), ((2, 3), (), 6), ((0, 3), (1, 3), 0)],
@@ -84,9 +81,6 @@ def test_pad_from_inside(mode, numpy_mode, pad, shape):
     widths = [(0, 0)] * (len(shape) - len(pad) // 2) + list(zip(pad[-2::-2], pad[::-2], strict=True))
     copies = np.prod([1 + before + after for before, after in widths])  # at most: of one element
     sums(lambda x: ops.pad(x, pad, mode), lambda x: np.pad(x, widths, numpy_mode), randn(*shape), grad_length=copies)
-
-
-# ------------------------------------------------------------------------------------------------- several tensors
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])

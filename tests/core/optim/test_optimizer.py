@@ -129,9 +129,6 @@ def test_groups_have_their_own_options_and_order():
     assert p.dtype == "float32" and float(p.array[0]) == -0.5
 
 
-# --------------------------------------------------------------------------------------------------- masters and state
-
-
 @pytest.mark.parametrize("policy", [mp.MIXED, mp.NO_MASTER], ids=str)
 def test_small_updates_reach_the_master_and_at_last_the_copy(policy):
     p = policy.cast(Parameter(np.ones(3, "float32")))
@@ -178,9 +175,6 @@ def test_fp16_state_is_the_fp32_state_rounded_after_each_step():
     assert (p.array == 1).all()
 
 
-# ----------------------------------------------------------------------------------------------------------- the step
-
-
 def test_frozen_parameters_are_skipped_and_no_gradients_is_a_result_of_its_own():
     p, frozen = Parameter(np.ones(2, "float32")), Parameter(np.ones(2, "float32"), requires_grad=False)
     optimizer = optim.SGD([p, frozen], lr=1.0)
@@ -221,9 +215,6 @@ def test_statistics_follow_the_step():
     p.grad = device_array(np.full(1, np.inf, "float32"))
     assert not optim.NoLossScaler().step(optim.SGD([p, *layer.parameters()]), allow_missing=True)
     assert layer.num_batches_tracked.item() == 1  # nothing was left to undo
-
-
-# ------------------------------------------------------------------------------------------------------------- saving
 
 
 @pytest.mark.parametrize(("rule", "options"), [(r, o) for r, _, o in RULES])
@@ -303,9 +294,6 @@ def test_loaded_state_is_copied_and_takes_the_optimizers_dtype(dtype):
     assert optimizer.state[p]["momentum_buffer"].dtype == "float32"
     run(optimizer, p, [np.zeros(2, "float32")])
     assert (saved["state"][0]["momentum_buffer"] == 1).all()
-
-
-# ------------------------------------------------------------------------------------------------------------ refused
 
 
 def _p():

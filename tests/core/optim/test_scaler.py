@@ -67,9 +67,6 @@ def trace(scaler, optimizer, w, x):
     return result
 
 
-# --------------------------------------------------------------------------------------------------- the scaled loss
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_scale_multiplies_the_loss_and_marks_the_gradients(dtype):
     p = Parameter(np.array([3.0], dtype))
@@ -102,9 +99,6 @@ def test_gradients_of_different_scales_do_not_meet():
     with pytest.raises(RuntimeError, match=r"parameter `v` \(1,\) carries no loss scale"):
         scaler.step(optim.SGD([w, v]))
     assert w.master == 1
-
-
-# ---------------------------------------------------------------------------------------------------- unscale and step
 
 
 def test_unscale_replaces_gradients_by_fp32_values():
@@ -168,9 +162,6 @@ def test_several_optimizers_on_one_scaler():
         assert {w.item(), v.item()} == {1, 0.5} and scaler.get_scale() == 4
 
 
-# ------------------------------------------------------------------------- steps that were interrupted, or left out
-
-
 class Interrupted(optim.SGD):
     """Its update is interrupted once."""
 
@@ -227,8 +218,6 @@ def test_a_forgotten_step_does_not_spoil_the_next_iteration(load):
     assert iterate(scaler, optimizer, None) == NO_GRADIENTS and iterate(scaler, optimizer, 0.25) == APPLIED
 
 
-# --------------------------------------------------------------------------------------------------------- S over time
-
 OVER_TIME = {  # gradients (None: none; in brackets: the step is left out), and S after each
     "dynamic": ([1, 1, INF, 1, 1, 1, 1, 1, 1, 1, 1, 1, INF, INF, INF, INF, INF],
                 [16, 16, 8, 8, 8, 16, 16, 16, 32, 32, 32, 32, 16, 8, 4, 2, 2]),
@@ -260,18 +249,6 @@ def test_dynamic_scale_finds_its_way_down_from_the_start_and_to_its_floor():
     assert results == [SKIPPED] * 6 + [APPLIED] * 2 and scaler.get_scale() == 1024
     assert scaler.max_consecutive_skips == 40  # 38 halvings from 2^24 to 2^-14, and two more
     assert optim.DynamicLossScaler(1.0, backoff_factor=0.25, min_scale=0.25, max_scale=4.0).max_consecutive_skips == 4
-
-
-@pytest.mark.parametrize("name", ["none", "static"])
-def test_constant_scales_stay(name):
-    scaler = SCALERS[name]()
-    start = scaler.get_scale()
-    for grad in (1.0, INF, 1.0):
-        iterate(scaler, optim.SGD([weight(1.0)]), grad)
-    assert scaler.get_scale() == start and not scaler.history and scaler.iteration == 3
-
-
-# ---------------------------------------------------------------------------------- bad data, and overflow without end
 
 
 # On a GPU limits are noticed some steps late
@@ -329,9 +306,6 @@ def test_overflow_without_end_names_the_parameter(make, times, scale):
     assert w.master == v.master == 1 and not optimizer.state
     assert iterate(scaler, optimizer, 1.0) == APPLIED and w.item() == 0  # training can go on
     assert scaler.state_dict().keys() == before.keys()
-
-
-# ----------------------------------------------------------------------------------------------------- saving, refusing
 
 
 @pytest.mark.parametrize("name", SCALERS)
