@@ -1,13 +1,11 @@
 """Arrays from elsewhere: memory that another library owns, and numbers in other forms than this machine's."""
 
-import mmap
-
 import numpy as np
 import pytest
 
 import tinymp as mp
 from tinymp import backend, nn, optim
-from tinymp.data import DataLoader, TensorDataset, default_collate
+from tinymp.data import DataLoader, TensorDataset
 
 pytestmark = pytest.mark.cpu
 VALUES = np.arange(1, 5, dtype="float32")
@@ -30,12 +28,6 @@ def memmap(tmp_path):
     return np.memmap(tmp_path / "values", "float32", "r+")
 
 
-def anonymous():
-    memory = mmap.mmap(-1, VALUES.nbytes)
-    memory[:] = VALUES.tobytes()
-    return memory
-
-
 def torch(values):
     return pytest.importorskip("torch").from_numpy(values.copy())
 
@@ -43,12 +35,9 @@ def torch(values):
 SOURCES = {
     "another library": lambda tmp_path: np.asarray(Foreign(VALUES.copy())),
     "memmap": memmap,
-    "a view of a memmap": lambda tmp_path: np.asarray(memmap(tmp_path))[:],
-    "mmap": lambda tmp_path: np.frombuffer(anonymous(), "float32", 4),
-    "frombuffer, read-only": lambda tmp_path: np.frombuffer(VALUES.tobytes(), "float32"),
+    "read-only and not aligned": lambda tmp_path: np.frombuffer(b"." + VALUES.tobytes(), "float32", offset=1),
     "DLPack": lambda tmp_path: np.from_dlpack(VALUES.copy()),
     "matrix": lambda tmp_path: VALUES.copy().view(np.matrix),
-    "PIL": lambda tmp_path: np.asarray(pytest.importorskip("PIL.Image").fromarray(VALUES.reshape(2, 2))),
     "torch, a part": lambda tmp_path: torch(VALUES)[:4].view(2, 2).numpy(),
     "torch, DLPack": lambda tmp_path: np.from_dlpack(torch(VALUES)),
 }
@@ -108,21 +97,11 @@ def test_pytorch_shares_memory_both_ways():
     x = mp.from_numpy(theirs.numpy())
     with mp.no_grad():
         x[0] = 7.0
-    assert theirs[0] == 7
     torch.from_dlpack(x)[1] = 8.0
-    assert x.tolist() == [7, 8, 2, 3] and mp.tensor(theirs).tolist() == [7, 8, 2, 3]
-    for refused, why in (
-        (theirs.requires_grad_(), "requires grad"),
-        (theirs.bfloat16().detach(), "BFloat16"),
-        (torch.ones(2, dtype=torch.complex64), "complex64"),
-        (torch.eye(2).to_sparse(), "[Ss]parse"),
-        (torch.ones(2, device="meta"), "meta"),
-    ):
-        with pytest.raises((TypeError, RuntimeError), match=f"^tensor: .*{why}"):
+    assert theirs.tolist() == x.tolist() == mp.tensor(theirs).tolist() == [7, 8, 2, 3]
+    for refused in (theirs.requires_grad_(), torch.ones(2, dtype=torch.complex64), torch.ones(2, device="meta")):
+        with pytest.raises((TypeError, RuntimeError), match=r"^tensor: "):
             mp.tensor(refused)
-    for call in (mp.from_numpy, TensorDataset, lambda x: default_collate([x])):
-        with pytest.raises(TypeError, match=r"got torch\.Tensor"):
-            call(torch.ones(2))
 
 
 NUMBERS = "f2", "f4", "f8", "i4", "u2"

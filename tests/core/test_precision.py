@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import tinymp as mp
 from layouts import laid_out, layouts
 from oracle import randn
-from tinymp import nn, ops
+from tinymp import ops
 from tinymp.precision import (
     BF16,
     FP32,
@@ -121,32 +121,6 @@ def test_store_gives_the_memory_order_of_like(layout, data, dtype):
         assert y is x  # no copy
 
 
-def unaligned(x):
-    """A copy of x that begins one byte after an address that its dtype would want, as np.frombuffer gives them."""
-    y = np.frombuffer(b"." + x.tobytes(), x.dtype, x.size, offset=1).reshape(x.shape)
-    assert not y.flags.aligned
-    return y
-
-
-@pytest.mark.cpu
-@pytest.mark.parametrize("dtype", [F16, F32])
-def test_unaligned_arrays_are_worth_what_aligned_ones_are(dtype):
-    x, dy = randn(20, 30).astype(dtype), randn(20, 30, seed=1).astype(dtype)
-    for other in (F16, F32, F64):
-        np.testing.assert_array_equal(to_dtype(unaligned(x).T, other), to_dtype(x.T, other))
-    for op in (ops.relu, ops.exp, lambda x: ops.softmax(x, 1), lambda x: ops.linear(x, x[:5]) @ x[:5]):
-        results = []
-        for make in (np.copy, unaligned):
-            t = mp.from_numpy(make(x)).requires_grad_()
-            y = op(t)
-            y.backward(make(dy))
-            results.append((bits(y.numpy()), bits(t.grad_array)))
-        np.testing.assert_array_equal(*results)
-    model = nn.Linear(30, 20, bias=False)
-    model.load_state_dict({"weight": unaligned(x)})
-    np.testing.assert_array_equal(model.weight.array, x.astype(F32))
-
-
 def draws(x, n=40_000):
     with use(STOCHASTIC_ROUNDING):
         return store(np.full(n, x, F32), LIKE).astype(F64)
@@ -193,21 +167,6 @@ def test_products_accumulate_in_fp32_or_as_the_policy_says():
         with use(policy):
             np.testing.assert_array_equal((a @ b).numpy(), np.full((2, 3), expected, F16))
             assert ((a.float() @ b.float()).numpy() == 16384).all()  # FP32 operands: no policy touches them
-
-
-@pytest.mark.cpu
-@pytest.mark.parametrize("chunk", [1, 3, 4, 100])
-@pytest.mark.parametrize("k", [1, 10])
-def test_fp16_accumulate_against_a_slow_loop(chunk, k):
-    rng = np.random.default_rng(k)
-    a, b = (rng.integers(-1000, 1000, shape).astype(F16) / F16(16) for shape in [(3, k), (k, 5)])
-    expected = np.zeros((3, 5), F16)
-    for i, j in np.ndindex(3, 5):
-        for start in range(0, k, chunk):  # exact in float64; one rounding per chunk
-            part = sum(float(a[i, t]) * float(b[t, j]) for t in range(start, min(start + chunk, k)))
-            expected[i, j] = F16(float(expected[i, j]) + part)
-    with use(mp.study.change(FP16_ACCUMULATE, chunk=chunk)):
-        np.testing.assert_array_equal((half(a) @ half(b)).numpy(), expected)
 
 
 @pytest.mark.parametrize("split", [1, 2, 3, 99])

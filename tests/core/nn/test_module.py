@@ -8,7 +8,7 @@ import pytest
 
 import tinymp as mp
 from oracle import host, on_cpu_if_bf16
-from tinymp import nn, ops
+from tinymp import nn
 
 SOME = "FP32", "MIXED", "BF16", "NO_MASTER"  # BF16 needs ml_dtypes
 
@@ -100,18 +100,10 @@ class Late(nn.Module):
         self.part = value
 
 
-class Recursive(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Sequential(nn.ReLU())
-        self.inner.append(self)
-
-
 @pytest.mark.parametrize(
     ("act", "error", "message"),
     [
         (lambda m: Late(nn.ReLU()), AttributeError, r"Late.part: call super\(\).__init__\(\) before"),
-        (lambda m: Recursive(), ValueError, "Sequential.1: a module cannot be a part of itself"),
         (lambda m: m.frist, AttributeError, "did you mean first"),
         (lambda m: setattr(m, "scale", mp.tensor([1.0])), TypeError, "expected a Parameter or None"),
         (lambda m: setattr(m, "children", nn.ReLU()), ValueError, r"would hide Module\.children"),
@@ -124,41 +116,7 @@ def test_refusals(act, error, message):
         act(Tied())
 
 
-class Mine(nn.Module):
-    def __init__(self, part):
-        super().__init__()
-        self.part = part
-
-    def forward(self, x):
-        return self.part(x)
-
-
-@pytest.mark.parametrize(
-    ("layer", "x", "begins"),
-    [
-        (nn.Linear(2, 3), mp.ones(3), r"Linear: expected input.shape\[-1\]"),
-        (nn.Sequential(nn.ReLU(), nn.Linear(2, 3)), mp.ones(3), "Linear: expected input"),
-        (Mine(ops.relu), 1, "relu: expected a Tensor"),
-    ],
-)
-def test_an_error_has_one_name_that_of_the_layer_which_the_user_called(layer, x, begins):
-    with pytest.raises((TypeError, ValueError), match=f"^{begins}"):
-        layer(x)
-
-
-class Foreign:
-    """Something else with __array__, such as a tensor of PyTorch."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __array__(self, dtype=None, copy=None):
-        if self.array is None:
-            raise RuntimeError("on another device")
-        return self.array
-
-
-@pytest.mark.parametrize("wrap", [np.asarray, mp.tensor, Foreign])
+@pytest.mark.parametrize("wrap", [np.asarray, mp.tensor])
 @pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.NO_MASTER])
 def test_state_dict_round_trip(policy, wrap):
     mp.manual_seed(1)
@@ -172,13 +130,6 @@ def test_state_dict_round_trip(policy, wrap):
         np.testing.assert_array_equal(p.numpy(), q.numpy())
     state["0.weight"][...] = 7
     assert not (m[0].weight.master == 7).any(), "a state_dict is a copy"
-
-
-def test_loading_keeps_fp32_exactly_and_rounds_the_copy():
-    m = mp.MIXED.cast(nn.Linear(1, 1))
-    m.load_state_dict({"weight": np.array([[1 + 2.0**-20]]), "bias": np.array([3])})  # float64 and integers convert
-    assert m.weight.master == np.float32(1 + 2.0**-20) and m.weight.array == 1 and m.bias.master == 3
-    assert m.state_dict()["weight"].dtype == "float32" and m.weight.array.dtype == "float16"
 
 
 @pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.NO_MASTER], ids=str)
@@ -228,7 +179,6 @@ def test_loading_without_strict_reports_and_loads_the_rest():
         ({"weight": np.ones((2, 1))}, ValueError, r"'weight': expected shape \(1, 2\), got \(2, 1\)"),
         ({"weight": np.array([[1.0, np.nan]])}, TypeError, "'weight': expected finite values, got 1 infinite or nan"),
         ({"weight": np.array([["a", "b"]])}, TypeError, "'weight': expected real numbers"),
-        ({"weight": Foreign(None)}, RuntimeError, "on another device"),
         ({"weight": np.full((1, 2), 65520.0)}, ValueError, "'weight': has values beyond the range of float16"),
         ({"weight": np.ones((1, 2)), "weight.copy": np.ones((1, 1))}, ValueError, r"'weight\.copy': expected shape"),
     ],

@@ -67,15 +67,6 @@ def trace(scaler, optimizer, w, x):
     return result
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_scale_multiplies_the_loss_and_marks_the_gradients(dtype):
-    p = Parameter(np.array([3.0], dtype))
-    loss = optim.StaticLossScaler(1024).scale(p.sum())
-    assert loss.dtype == dtype and loss.shape == () and loss.item() == 3072
-    loss.backward()
-    assert p.grad.tolist() == [1024] and p.grad_scale == 1024 and p.grad.dtype == dtype
-
-
 def test_scales_of_two_scalers_multiply_and_go_with_the_gradient():
     w = weight(1.0, 2.0)
     optim.StaticLossScaler(64).scale(optim.StaticLossScaler(8).scale(w.float().sum())).backward()
@@ -375,7 +366,6 @@ def _stepped(scaler, optimizer):
     [
         (lambda s, o: s.scale(mp.tensor(np.float16(1))), TypeError, "expected the loss in FP32, got float16"),
         (lambda s, o: s.scale(mp.tensor([1.0, 2.0])), ValueError, r"expected a scalar loss, got shape \(2,\)"),
-        (lambda s, o: s.step([o]), TypeError, "step: expected `optimizer` to be an Optimizer, got list"),
         (_twice, RuntimeError, "unscale_: this optimizer has unscaled already"),
         (_stepped, RuntimeError, "unscale_: this optimizer has stepped already"),
         (_backward_after_unscale, RuntimeError, "was computed after unscale_"),
@@ -391,10 +381,7 @@ def test_misuse(call, error, message):
     ("change", "error", "message"),
     [
         ({"scale": 2.0**40}, ValueError, "expected `scale` to be in"),
-        ({"scale": NAN}, ValueError, "expected `scale` to be"),
         ({"growth_tracker": "x"}, TypeError, "expected `growth_tracker` to be an integer"),
-        ({"iteration": 2**40}, ValueError, "expected `iteration` to be at"),
-        ({"history": None}, TypeError, "expected `history` to be a list"),
         ({"more": 1}, ValueError, r"has unknown \['more'\]"),
     ],
 )
