@@ -53,18 +53,15 @@ def test_conversions():
 def test_it_is_written_in_place():
     x, values = mp.zeros(3, dtype=BF16), np.array([1.0, 2.0, 3.0], BF16)
     x[...] = values
-    x[1] = values[1] * 4
     x[[0, 2]] = values[[2, 0]]
-    assert x.dtype == BF16 and x.tolist() == [3, 8, 1]
+    assert x.dtype == BF16 and x.tolist() == [3, 2, 1]
     assert x.copy_(values).tolist() == mp.zeros(3).copy_(values).tolist() == mp.zeros(3).half().copy_(x).tolist()
-    assert x.copy_(mp.tensor([1 + 2.0**-8, 1.0, 1.0])).tolist() == [1, 1, 1]
     x[x > 0.5] = 0.25
-    assert x.tolist() == [0.25] * 3 and x.zero_().tolist() == [0] * 3
+    assert x.tolist() == [0.25] * 3
     p = nn.Parameter(np.zeros(3, BF16))
     with mp.no_grad():
         p[1:] = values[1:]
-        assert nn.init.constant_(p, 3.0)[0].item() == 3
-    assert optim.SGD([p], values[0]).param_groups[0]["lr"] == 1
+    assert p.tolist() == [0, 2, 3] and optim.SGD([p], values[0]).param_groups[0]["lr"] == 1
 
 
 def test_a_model_has_masters_and_fp32_norms():
@@ -110,12 +107,3 @@ def test_without_ml_dtypes():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.count('BF16 needs ml_dtypes: pip install -e ".[bf16]"') == 3
-
-
-@pytest.mark.parametrize(
-    "option", [{"rounding": "stochastic"}, {"accumulate": "float16"}, {"reduce": "float16"}, {"split": 2}]
-)
-def test_what_is_studied_in_fp16_alone_is_refused(option):
-    """No primitive does it in BF16: it would be ignored."""
-    with pytest.raises(ValueError, match=f"{next(iter(option))}=.* with BF16 storage"):
-        mp.study.change(mp.BF16, **option)

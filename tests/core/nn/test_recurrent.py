@@ -8,7 +8,7 @@ import pytest
 import tinymp as mp
 from oracle import host, randn
 from tinymp import ops
-from tinymp.nn import GRU, LSTM, GRUCell, LSTMCell
+from tinymp.nn import GRU, LSTM
 from tinymp.ops import gru_cell, lstm_cell
 from watching import watch
 
@@ -69,20 +69,6 @@ def test_a_stack_of_layers_is_its_cells(layer, layers, bias, bidirectional, leng
         np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("layer", [LSTM, GRU])
-def test_layouts(layer):
-    """batch_first moves an axis; without a batch there is one sequence and no axis for it, in the states neither."""
-    m = FP64.cast(layer(D, H, 2, bidirectional=True))
-    first = FP64.cast(layer(D, H, 2, batch_first=True, bidirectional=True))
-    first.load_state_dict(m.state_dict())
-    x, h = tensor(T, B, D), tensor(4, B, H, seed=1)
-    hx = (h, h) if layer is LSTM else h
-    alone = (h[:, 1], h[:, 1]) if layer is LSTM else h[:, 1]
-    y, z, one = m(x, hx)[0], first(x.transpose(0, 1), hx)[0], m(x[:, 1], alone)[0]
-    np.testing.assert_array_equal(y.numpy(), z.transpose(0, 1).numpy())
-    np.testing.assert_allclose(one.numpy(), y[:, 1].numpy(), rtol=1e-12)
-
-
 def test_dropout_acts_between_layers_in_training():
     mp.manual_seed(0)
     m = LSTM(D, 50, 2, dropout=0.5)
@@ -116,19 +102,3 @@ def test_state_is_pytorchs():
     state = LSTM(D, H, 2, bidirectional=True, proj_size=2).state_dict()
     assert list(state) == list(expected)
     assert {name: a.shape for name, a in state.items()} == expected
-
-
-@pytest.mark.parametrize("kind", [LSTM, GRU, LSTMCell, GRUCell])
-def test_a_first_state_of_zeros_may_be_in_another_dtype(kind):
-    layer, cell = mp.MIXED.cast(kind(3, 6)), issubclass(kind, (LSTMCell, GRUCell))
-    x = mp.randn(*[4, 2, 3][cell:]).half()
-    zeros = ops.zeros(*[1, 2, 6][cell:], dtype="float32")
-
-    def run(h):
-        y = layer(x, (h, h) if "LSTM" in kind.__name__ else h)
-        return (y if isinstance(y, mp.Tensor) else y[0]).numpy()
-
-    assert np.array_equal(run(zeros), run(zeros.half()))
-    for wrong in (zeros + 1, zeros.clone().requires_grad_()):  # a value, and a gradient, that would be lost
-        with pytest.raises(TypeError, match="expected tensors of one dtype"):
-            run(wrong)

@@ -98,13 +98,6 @@ def test_repeated_indices_add_up_in_fp32(index):
     np.testing.assert_array_equal(host(x.grad), np.array([[3000], [0]], np.float16))  # FP16 sums of ones stall at 2048
 
 
-@pytest.mark.parametrize("case", ["list", "two arrays", "mask"])
-def test_special_values(case):
-    bits = np.resize(np.array([0x8000, 0x0001, 0x7BFF, 0x7C00, 0xFC00, 0x7E01, 0xFE00], np.uint16), (2, 3, 4))
-    y = ops.getitem(mp.tensor(bits.view(np.float16)), INDICES[case])
-    np.testing.assert_array_equal(y.numpy().view(np.uint16), bits[INDICES[case]])
-
-
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,)])
 def test_scatter_add_rows_adds_in_order_of_appearance(shape):
     index = rng(3).integers(0, 5, 200)

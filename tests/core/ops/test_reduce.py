@@ -75,30 +75,6 @@ def test_cumsum(shape, dim):
     )
 
 
-@pytest.mark.parametrize("keepdim", [False, True])
-@pytest.mark.parametrize("dim", [0, 1, -1])
-@pytest.mark.parametrize("name", ["max", "min"])
-def test_max_and_min_along_an_axis(name, dim, keepdim):
-    x = distinct(2, 3, 4)
-    check(lambda x: getattr(ops, name)(x, dim, keepdim)[0], lambda x: getattr(np, name)(x, dim, keepdims=keepdim), x)
-    found = getattr(ops, name)(mp.tensor(x, requires_grad=True), dim=dim, keepdim=keepdim)
-    assert found.indices.dtype == np.int64 and not found.indices.requires_grad and found.values is found[0]
-    np.testing.assert_array_equal(found.indices.numpy(), getattr(np, "arg" + name)(x, dim, keepdims=keepdim))
-
-
-@pytest.mark.parametrize("dim", [None, 0, 1])
-@pytest.mark.parametrize("keepdim", [False, True])
-@pytest.mark.parametrize("name", ["argmax", "argmin"])
-@pytest.mark.parametrize("dtype", [F16, np.int64, bool])
-def test_arg_extremes_find_the_first_and_nan(name, dim, keepdim, dtype):
-    x = np.array([[1, 0, 1], [0, 0, 1], [1, 1, 0]]).astype(dtype)
-    if dtype == F16:
-        x[1, 1] = NAN
-    index = getattr(ops, name)(mp.tensor(x), dim, keepdim)
-    assert not index.requires_grad
-    np.testing.assert_array_equal(index.numpy(), getattr(np, name)(x, dim, keepdims=keepdim), strict=True)
-
-
 def value_and_grad(f, x, dtype):
     t = mp.tensor(np.array(x, dtype), requires_grad=True)
     y = f(t)

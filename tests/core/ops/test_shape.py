@@ -72,17 +72,6 @@ def test_expand_is_a_view_and_its_gradient_is_summed_in_fp32():
     np.testing.assert_array_equal(host(x.grad), np.full((1, 2), 3000, np.float16))  # FP16 sums of ones stall at 2048
 
 
-@pytest.mark.parametrize(("mode", "numpy_mode"), [("reflect", "reflect"), ("replicate", "edge"), ("circular", "wrap")])
-@pytest.mark.parametrize(
-    ("pad", "shape"),
-    [((1, 2), (2, 3)), ((2, 0, 1, 1), (2, 3, 4)), ((2, 1, 0, 0, 1, 1), (2, 3, 3)), ((), (2, 3)), ((0, 0), (2, 0))],
-)
-def test_pad_from_inside(mode, numpy_mode, pad, shape):
-    widths = [(0, 0)] * (len(shape) - len(pad) // 2) + list(zip(pad[-2::-2], pad[::-2], strict=True))
-    copies = np.prod([1 + before + after for before, after in widths])  # at most: of one element
-    sums(lambda x: ops.pad(x, pad, mode), lambda x: np.pad(x, widths, numpy_mode), randn(*shape), grad_length=copies)
-
-
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_cat(dim):
     parts = [randn(*[n if d == dim % 3 else 2 for d in range(3)], seed=n) for n in (3, 0, 1)]

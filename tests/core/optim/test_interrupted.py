@@ -210,15 +210,6 @@ def test_an_interrupted_load_or_cast_of_a_model_is_whole_or_nothing(case):
     every_line(lambda: network(policy), work, check)
 
 
-def test_an_interrupted_move_is_whole_or_nothing(gpu):
-    def check(model, at):
-        assert {x.device for x in (*model.parameters(), *model.buffers())} in ({"cpu"}, {"gpu"}), at
-        agree(model)
-
-    with mp.device("cpu"):
-        every_line(network, lambda model: model.to("gpu"), check)
-
-
 @pytest.mark.parametrize(
     "change",
     [

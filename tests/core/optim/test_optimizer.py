@@ -304,16 +304,6 @@ def test_every_number_is_checked(rule, names, value):
                 rule([_p()], **{name: value})
 
 
-def test_options_are_checked_again_at_each_step():
-    p = _p()
-    p.grad = device_array(np.ones(2, "float32"))
-    optimizer = optim.SGD([p])
-    optimizer.param_groups[0]["lr"] = float("nan")
-    with pytest.raises(ValueError, match="`lr`"):
-        optimizer.step()
-    assert (p.array == 1).all()
-
-
 def test_a_rule_of_ones_own():
     class Sign(optim.Optimizer):
         def __init__(self, params, lr=1.0):
