@@ -1,14 +1,12 @@
 """Events: who hears what, in which thread, and what is said to run."""
 
-import sys
 import threading
-from opcode import opname
 
 import numpy as np
 import pytest
 
 import tinymp as mp
-from tinymp import events, nn, ops, optim
+from tinymp import nn, ops, optim
 from tinymp.events import here
 
 
@@ -84,10 +82,6 @@ SETTINGS = {  # how to enter it, what it sets, and to what
     "no_grad": (mp.no_grad, mp.is_grad_enabled, False),
     "device": (lambda: mp.device("meta"), lambda: mp.backend.default().name, "meta"),
 }
-INTERRUPTED = {name: case[:2] for name, case in SETTINGS.items() if name != "device"} | {
-    "unobserved": (events.unobserved, lambda: (here.running, here.backward, tuple(here.observers))),
-    "observe": (lambda: mp.observe(Everything()), lambda: (list(here.observers), list(here.inside))),
-}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -119,49 +113,6 @@ def test_a_setting_can_be_entered_again_and_again(name):
     met.wait(5)
     thread.join()
     assert found == [True, True]
-
-
-def interrupted_at(block, n):
-    """Enter and leave a block, and raise right after call n of those that events.py makes for it; True if it came so
-    far. CPython looks for signals after calls (and at the first instruction of a function, which nothing can guard).
-    """
-    seen, last = 0, {}
-
-    def trace(frame, event, _):
-        nonlocal seen
-        if frame.f_code.co_filename != events.__file__:
-            return None
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        if event == "opcode":
-            called = opname[last.get(frame, 0)].startswith("CALL")
-            last[frame] = frame.f_code.co_code[frame.f_lasti]
-            seen += called
-            if called and seen == n:
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        with block:
-            pass
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
-@pytest.mark.parametrize("name", INTERRUPTED)
-def test_an_interrupt_leaves_nothing_set(name):
-    make, now = INTERRUPTED[name]
-    block = make()
-    interrupted_at(block, 0)  # Python 3.13 traces opcodes from the second time on
-    before, n = now(), 1
-    while interrupted_at(make(), n):
-        assert now() == before, n
-        n += 1
-    assert n > 2  # Python 3.13 tells of fewer
 
 
 def test_each_step_of_a_generator_runs_within_the_setting():

@@ -123,15 +123,6 @@ def test_a_parameter_owns_its_memory():
     assert nn.Parameter(np.broadcast_to(np.float32(1), (3,))).array.flags.writeable
 
 
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_it_lies_where_layers_lie(gpu, device):
-    with mp.device(device):
-        assert nn.Parameter(np.ones(2)).device == nn.Linear(1, 1).weight.device == device
-    there = mp.tensor([1.0], device=device)
-    with mp.device("cpu" if device == "gpu" else "gpu"):
-        assert nn.Parameter(there).device == mp.tensor(there).device == device  # a Tensor stays where it is
-
-
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 def test_a_pickle_of_more_than_a_thousand_bytes(protocol):
     """NumPy reads such an array where its bytes are, and lets nobody set its flag again."""

@@ -62,12 +62,6 @@ def test_rows_added_in_blocks(chains, index, chain, dtype):
     np.testing.assert_array_equal(cpu.scatter_add_rows(5, index, rows), expected, strict=True)
 
 
-def test_a_narrow_index_of_rows():
-    rows = np.ones((2, 300), F32)
-    got = cpu.scatter_add_rows(256, np.array([255, 255], np.uint8), rows)
-    assert (got[255] == 2).all() and got.sum() == 600
-
-
 @pytest.mark.parametrize("how", ["sum", "mean"])
 @pytest.mark.parametrize(
     ("shape", "order", "axes"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from layers_of import constructor_is_pytorchs, forward_is, function, state_is
+from layers_of import constructor_is_pytorchs, forward_is, function
 from oracle import host
 from tinymp import nn, ops
 
@@ -58,22 +58,6 @@ FORWARD = [
 @pytest.mark.parametrize(("build", "shape", "expected"), FORWARD, ids=[type(c[0]()).__name__ for c in FORWARD])
 def test_forward_is_the_op(build, shape, expected, policy):
     forward_is(build, shape, expected, policy)
-
-
-@pytest.mark.parametrize(
-    ("layer", "state"),
-    [
-        (nn.Linear(3, 2), {"weight": (2, 3), "bias": (2,)}),
-        (nn.Conv2d(4, 6, (3, 2), bias=False), {"weight": (6, 4, 3, 2)}),
-        (nn.ConvTranspose2d(4, 6, 3, groups=2), {"weight": (4, 3, 3, 3), "bias": (6,)}),
-        (nn.Embedding(5, 3), {"weight": (5, 3)}),
-        (nn.BatchNorm2d(3),
-         dict.fromkeys(["weight", "bias", "running_mean", "running_var"], (3,)) | {"num_batches_tracked": ()}),
-    ],
-    ids=lambda x: type(x).__name__ if isinstance(x, nn.Module) else "",
-)  # fmt: skip
-def test_state_is_pytorchs(layer, state):
-    state_is(layer, state)
 
 
 def test_dropout_follows_training():

@@ -66,18 +66,6 @@ def test_shared_parts_count_once_and_own_parts_come_first():
     assert list(m.state_dict()) == ["absent", "mask", "second.weight", "second.bias"]
 
 
-def test_train_eval_apply_freeze_and_zero_grad():
-    m, seen = model(), []
-    assert m.eval() is m and not any(module.training for module in m.modules())
-    assert m.train() is m and all(module.training for module in m.modules())
-    assert m.apply(seen.append) is m and seen[-1] is m and seen.index(m[3][1]) < seen.index(m[3])
-    m(mp.tensor(np.ones((2, 1, 4, 4), "float32"))).sum().backward()
-    assert all(p.grad is not None for p in m.parameters())
-    m.zero_grad()
-    assert all(p.grad is None for p in m.parameters())
-    assert m.requires_grad_(False) is m.to("cpu") is m and not any(p.requires_grad for p in m.parameters())
-
-
 @pytest.mark.parametrize("policy", [on_cpu_if_bf16(mp.POLICIES[n]) for n in SOME if n in mp.POLICIES], ids=str)
 @pytest.mark.parametrize("protocol", [None, 2, 5])
 def test_copies_are_equal_and_apart(policy, protocol):
@@ -95,15 +83,9 @@ def test_copies_are_equal_and_apart(policy, protocol):
     assert shallow.array is m.first.weight.array and shallow.master is m.first.weight.master
 
 
-class Late(nn.Module):
-    def __init__(self, value):
-        self.part = value
-
-
 @pytest.mark.parametrize(
     ("act", "error", "message"),
     [
-        (lambda m: Late(nn.ReLU()), AttributeError, r"Late.part: call super\(\).__init__\(\) before"),
         (lambda m: m.frist, AttributeError, "did you mean first"),
         (lambda m: setattr(m, "scale", mp.tensor([1.0])), TypeError, "expected a Parameter or None"),
         (lambda m: setattr(m, "children", nn.ReLU()), ValueError, r"would hide Module\.children"),
@@ -243,27 +225,8 @@ def test_a_cast_that_overflows_changes_nothing():
 
 def test_sequential():
     a, b, c = nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)
-    m = nn.Sequential({"in": a, "act": b}).append(c)
+    m, twice, x = nn.Sequential({"in": a, "act": b}).append(c), nn.Sequential(b, a, b), mp.tensor([[1.0, -1.0]])
     assert (len(m), m[0], m[-1], m.act) == (3, a, c, b)
     assert list(m[1:].state_dict()) == ["2.weight", "2.bias"] and isinstance(m[1:], nn.Sequential)
-    twice = nn.Sequential(b, a, b)
     assert len(twice) == 3 and len(list(twice.children())) == 2
-    x = mp.tensor([[1.0, -1.0]])
     np.testing.assert_array_equal(m(x).numpy(), c(b(a(x))).numpy())
-    m[0] = nn.Linear(2, 2)
-    assert m[0] is not a
-
-
-def test_repr():
-    assert repr(mp.MIXED.cast(model())) == (
-        "Sequential(\n"
-        "  (0): Conv2d(1, 2, kernel_size=(3, 3))  weight (2, 1, 3, 3) float16, bias (2,) float16\n"
-        "  (1): BatchNorm2d(2)  weight (2,) float32, bias (2,) float32\n"
-        "  (2): ReLU()\n"
-        "  (3): Sequential(\n"
-        "    (0): Flatten()\n"
-        "    (1): Linear(8, 3)  weight (3, 8) float16, bias (3,) float16\n"
-        "  )\n"
-        ")\n"
-        "51 parameters: 110 bytes of weights, 188 bytes of masters"
-    )

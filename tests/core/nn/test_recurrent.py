@@ -1,7 +1,5 @@
 """LSTM, GRU and their cells: PyTorch's constructors, state and meaning, on top of the ops."""
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -91,14 +89,3 @@ def test_dropout_acts_between_layers_in_training():
     plain = LSTM(D, 50, 2)
     plain.load_state_dict(m.state_dict())
     np.testing.assert_array_equal(plain(x)[0].numpy(), z.numpy())
-
-
-def test_state_is_pytorchs():
-    """Names, order and shapes of torch.nn.LSTM(3, 6, 2, bidirectional=True, proj_size=2) and others, written out."""
-    parts = {"weight_ih": (24, 3), "weight_hh": (24, 2), "bias_ih": (24,), "bias_hh": (24,), "weight_hr": (2, 6)}
-    expected = {}
-    for layer, suffix in itertools.product((0, 1), ("", "_reverse")):
-        expected |= {f"{p}_l{layer}{suffix}": s for p, s in (parts | {"weight_ih": (24, (3, 4)[layer])}).items()}
-    state = LSTM(D, H, 2, bidirectional=True, proj_size=2).state_dict()
-    assert list(state) == list(expected)
-    assert {name: a.shape for name, a in state.items()} == expected

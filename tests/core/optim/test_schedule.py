@@ -23,13 +23,6 @@ def test_a_resumed_schedule_goes_on():
     goes_on_when_resumed(cosine, RATES)
 
 
-def test_the_optimizers_state_dict_carries_the_rate():
-    optimizer, other = sgd(0.5), sgd(0.5)
-    optim.CosineAnnealingLR(optimizer, 2).step()
-    other.load_state_dict(optimizer.state_dict())
-    assert other.param_groups[0]["lr"] == pytest.approx(0.25) and other.param_groups[0]["initial_lr"] == 0.5
-
-
 @pytest.mark.parametrize(
     ("results", "advances"),
     [
