@@ -78,7 +78,7 @@ def test_an_observer_hears_its_own_thread_and_may_be_closed_in_another():
 
 
 SETTINGS = {  # how to enter it, what it sets, and to what
-    "use": (lambda: mp.use(mp.FP16_REDUCTIONS), mp.current_policy, mp.FP16_REDUCTIONS),
+    "use": (lambda: mp.use(mp.FP32), mp.current_policy, mp.FP32),
     "no_grad": (mp.no_grad, mp.is_grad_enabled, False),
     "device": (lambda: mp.device("meta"), lambda: mp.backend.default().name, "meta"),
 }

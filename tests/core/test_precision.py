@@ -25,7 +25,6 @@ from tinymp.precision import (
     use,
     widen,
 )
-from tinymp.study import FP16_ACCUMULATE, FP16_REDUCTIONS, POLICIES
 
 F16, F32, F64 = np.float16, np.float32, np.float64
 HALVES = np.arange(65536, dtype=np.uint16)
@@ -158,8 +157,8 @@ def test_products_accumulate_in_fp32_or_as_the_policy_says():
     a, b = half(np.ones((2, 16384))), half(np.ones((16384, 3)))
     for policy, expected in (
         (MIXED, 16384),
-        (FP16_ACCUMULATE, 8192),  # 8192 + 4 is a tie of FP16, and the chunk of 4 is lost
-        (mp.study.change(FP16_ACCUMULATE, chunk=1), 2048),
+        (mp.FP16_ACCUMULATE, 8192),  # 8192 + 4 is a tie of FP16, and the chunk of 4 is lost
+        (mp.study.change(mp.FP16_ACCUMULATE, chunk=1), 2048),
     ):
         with use(policy):
             np.testing.assert_array_equal((a @ b).numpy(), np.full((2, 3), expected, F16))
@@ -208,12 +207,12 @@ def test_tf32_rounds_the_operands_of_fp32_products_and_nothing_else():
         assert reduce(fine[:, :3], 1, "sum")[0, 0] == F32(3 + 6 * 2.0**-11)
 
 
-@pytest.mark.parametrize("policy", [MIXED, FP16_REDUCTIONS], ids=str)
+@pytest.mark.parametrize("policy", ["MIXED", "FP16_REDUCTIONS"])
 @pytest.mark.parametrize("axis", [0, -1, (2, 0), (-1, -3), (0, 1, 2), ()])
 @pytest.mark.parametrize("how", ["sum", "mean", "max", "min"])
 def test_reduce_over_axes(how, axis, policy):
     x = np.arange(2 * 4 * 8).reshape(2, 4, 8)[::-1]  # sums below 2048, means with 6 bits behind the point: exact
-    with use(policy):
+    with use(getattr(mp, policy)):
         y = reduce(x.astype(F16), axis, how)
         assert reduce(np.ones((3, 0), F16), 0, how).shape == (1, 0)
     np.testing.assert_array_equal(y, getattr(np, how)(x.astype(F64), axis=axis, keepdims=True))
@@ -221,7 +220,7 @@ def test_reduce_over_axes(how, axis, policy):
 
 def test_ten_thousand_tenths_in_fp16():
     x, wide = np.full((10_000, 3), 0.1, F16), np.full(10_000, 0.1, F32)
-    with use(FP16_REDUCTIONS):
+    with use(mp.FP16_REDUCTIONS):
         np.testing.assert_array_equal(reduce(x, 0, "sum"), np.full((1, 3), 256, F32))  # 256 + 0.1 is 256
         np.testing.assert_array_equal(reduce(x, 0, "mean"), np.full((1, 3), F16(256) / F16(10_000), F32))
         assert reduce(x, 0, "cumsum")[-1, 0] == reduce(x, (0, 1), "sum") == 256
@@ -256,7 +255,6 @@ def test_only_the_ops_named_are_reduced_in_fp16():
         (STOCHASTIC_ROUNDING, False, True),
         (dataclasses.replace(MIXED, accumulate=F64), False, True),
         (dataclasses.replace(MIXED, reduce=F64), False, True),
-        (FP16_REDUCTIONS, False, False),
     ],
     ids=str,
 )
@@ -268,7 +266,7 @@ def test_fast_paths_stand_in_where_a_policy_asks_for_nothing_else(policy, halves
 def test_policies_are_frozen_and_named():
     with pytest.raises(dataclasses.FrozenInstanceError):
         MIXED.storage = np.dtype(F32)
-    assert all(policy.name == name for name, policy in POLICIES.items())
+    assert all(policy.name == name for name, policy in mp.POLICIES.items())
     assert Policy("mine", storage="float16", reduce="f8") == Policy("mine", reduce=np.float64)
     assert len({kind.name for kind in KINDS}) == len(KINDS) == 6
     assert str(MIXED) == "MIXED(storage=float16, FP32 accumulators and masters)"
@@ -286,7 +284,7 @@ def test_cast():
     assert batch["x"] is x and x.dtype == FP32.cast(cast)["x"].dtype == F32
     w = mp.tensor(x, requires_grad=True)
     MIXED.cast(w).backward(F16([2]))
-    assert w.grad.dtype == F32 and w.grad == 2
+    assert w.grad.dtype == F32 and w.grad.tolist() == [2]
     for target in (3, "x", None):
         with pytest.raises(TypeError, match=r"Policy\.cast: expected a Module, Tensor, array"):
             MIXED.cast(target)

@@ -289,7 +289,7 @@ def test_an_op_must_return_fitting_gradients(gradient):
 def test_an_op_takes_tensors_of_one_dtype():
     with pytest.raises(TypeError, match="mul: expected tensors of one dtype"):
         leaf(1.0, dtype=F16) * leaf(1.0)
-    for combine in (lambda x, a: x * a, lambda x, a: a - x, lambda x, a: a @ x, lambda x, a: x == a):
+    for combine in (lambda x, a: x * a, lambda x, a: a - x, lambda x, a: a @ x):
         with pytest.raises(TypeError, match=r"got numpy.ndarray; wrap it with tinymp.tensor"):
             combine(leaf(1.0, 2.0), np.ones(2, F32))
     y = F64(2) * leaf(1.0, dtype=F16) - F32(3)

@@ -49,6 +49,7 @@ def fake_cupy(count=1, error=None, work=None):
 def no_gpu(request, monkeypatch):
     if request.config.getoption("--backend") != "cpu":
         pytest.skip("plays a machine without a GPU")
+    pytest.importorskip("tinymp.gpu")
     gpu = mp.backend.gpu
     monkeypatch.setattr(gpu, "_problem", None)
     monkeypatch.setattr(gpu, "array_type", None)

@@ -195,7 +195,7 @@ def test_buffers_load_by_their_own_rules():
         (mp.FP32, "float32", "float32", False),
         (mp.MIXED, "float16", "float32", True),
         (mp.NO_MASTER, "float16", "float32", False),
-        (mp.PURE_FP16, "float16", "float16", False),
+        (mp.Policy("HALF", master=False, norm="float16"), "float16", "float16", False),
         (mp.Policy("FP64", storage="float64"), "float64", "float64", False),
     ],
 )

@@ -8,7 +8,7 @@ from oracle import host, on_cpu_if_bf16, randn, rng
 from tinymp import nn, ops, optim
 from tinymp.optim import StepResult
 
-RESUMED = [mp.FP32, mp.MIXED, mp.STOCHASTIC_ROUNDING, mp.PURE_FP16, *([mp.BF16] if "BF16" in mp.POLICIES else [])]
+RESUMED = [mp.FP32, mp.MIXED, mp.STOCHASTIC_ROUNDING, *([mp.BF16] if "BF16" in mp.POLICIES else [])]
 
 
 def mlp(policy, seed=0):
