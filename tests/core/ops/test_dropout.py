@@ -17,60 +17,18 @@ def test_dropout(dtype, p):
     y = ops.dropout(x, p)
     y.backward(np.full(n, 2, dtype))
     kept = y.numpy() != 0
+    scale = np.array(1 / (1 - p), "float64" if dtype == "float64" else "float32")
     assert y.dtype == dtype
     assert abs(kept.mean() - (1 - p)) < 5 * np.sqrt(p * (1 - p) / n)  # five standard deviations
-    np.testing.assert_array_equal(
-        y.numpy()[kept], np.array(1 / (1 - p), "float32" if dtype != "float64" else dtype).astype(dtype)
-    )
-    np.testing.assert_array_equal(host(x.grad) != 0, kept)
-    np.testing.assert_array_equal(host(x.grad), np.where(kept, np.array(2 / (1 - p)).astype(dtype), 0))
-
-
-def test_seed_repeats_the_mask():
-    x = mp.tensor(np.ones(100, "float32"))
-    masks = []
-    for _ in range(2):
-        mp.manual_seed(7)
-        masks.append((ops.dropout(x).numpy(), ops.dropout(x).numpy()))
-    np.testing.assert_array_equal(masks[0], masks[1])
-    assert (masks[0][0] != masks[0][1]).any()
+    np.testing.assert_array_equal(y.numpy()[kept], scale.astype(dtype))
+    np.testing.assert_array_equal(host(x.grad), np.where(kept, (2 * scale).astype(dtype), 0))
 
 
 def test_identity_and_nothing():
     x = mp.tensor(np.array([1.0, np.inf], "float16"))
-    assert ops.dropout(x, 0.5, training=False) is x
-    assert ops.dropout(x, 0.0) is x
-    finite = mp.tensor(np.ones(3, "float16"), requires_grad=True)
-    y = ops.dropout(finite, 1.0)
-    y.backward(np.ones(3, "float16"))
-    np.testing.assert_array_equal(y.numpy(), 0)
-    np.testing.assert_array_equal(host(finite.grad), 0)
-
-
-def test_a_dropped_infinity_is_zero():
-    mp.manual_seed(0)
-    y = ops.dropout(mp.tensor(np.full(100, np.inf, "float16"))).numpy()
-    assert set(np.unique(y)) == {0, np.inf}
-
-
-@pytest.mark.parametrize("p", [-0.1, 1.1, float("nan")])
-def test_refused(p):
-    with pytest.raises(ValueError, match=r"dropout: expected `p` to be in \[0, 1\], got"):
-        ops.dropout(mp.tensor([1.0]), p)
-
-
-def test_a_graph_drops_others_at_each_replay(gpu):
-    x, dy = (mp.tensor(np.ones(200, "float16"), device="gpu") for _ in range(2))
-    x.requires_grad_()
-
-    def step(dy):
-        x.zero_grad()
-        y = ops.dropout(x)
-        y.backward(dy.array)
-        return y
-
-    step = mp.capture(step, warmup=1)
-    seen = [(step(dy).numpy(), x.grad.numpy()) for _ in range(4)]
-    assert len({y.tobytes() for y, _ in seen}) == 4
-    for y, dx in seen:
-        np.testing.assert_array_equal(y, dx)
+    assert ops.dropout(x, 0.5, training=False) is ops.dropout(x, 0.0) is x
+    x = mp.tensor(np.array([1.0, np.inf] * 50, "float16"), requires_grad=True)
+    assert set(np.unique(ops.dropout(x).numpy())) == {0, 2, np.inf}  # a dropped infinity is 0
+    y = ops.dropout(x, 1.0)
+    y.backward(np.ones(100, "float16"))
+    assert not y.numpy().any() and not host(x.grad).any()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import assert_close, check, gradients, host, randn, tolerance
+from oracle import assert_close, check, host, randn, tolerance
 from tinymp import ops
 
 EPS = 1e-5
@@ -56,38 +56,11 @@ def test_an_infinity_leaves_the_gradient_of_evaluation_finite():
     np.testing.assert_allclose(host(x.grad), np.full((2, 2), 1 / np.sqrt(1 + EPS)), rtol=1e-6)
 
 
-def test_fp32_parameters_beside_fp16_activations():
-    """What MIXED makes of a batch norm: FP32 weight, bias and gradients of them, FP16 input and output."""
-    x = mp.tensor(randn(8, 3, 4, 4).astype("float16"), requires_grad=True)
-    w, b = (mp.tensor(randn(3, seed=s).astype("float32"), requires_grad=True) for s in (2, 3))
-    y = ops.batch_norm(x, None, None, w, b, training=True)
-    assert y.dtype == np.float16
-    dy = randn(*y.shape, seed=9).astype("float16")
-    y.backward(dy)
-    assert (x.grad.dtype, w.grad.dtype, b.grad.dtype) == (np.float16, np.float32, np.float32)
-    exact = [mp.tensor(t.array.astype("float64"), requires_grad=True) for t in (x, w, b)]
-    expected = gradients(
-        lambda *t: ops.batch_norm(t[0], None, None, *t[1:], training=True), exact, dy.astype("float64")
-    )
-    for t, e, dtype in zip((x, w, b), expected, ("float16", "float32", "float32"), strict=True):
-        assert_close(host(t.grad), e, tolerance(dtype, e, 2, 1000), dtype)
-
-
 def test_large_mean_does_not_cancel():
     """Values near 1000 with a spread of 1: E[x^2] - E[x]^2 in FP32 would lose the variance to rounding."""
     x = (1000 + randn(64, 2, 8, 8)).astype("float16").astype("float64")
     y = ops.batch_norm(mp.tensor(x.astype("float16")), None, None, training=True).numpy()
     assert_close(y, batch_norm(x), tolerance("float16", batch_norm(x), 1, 4096 * 8, 1.0), "large mean")
-
-
-def test_running_statistics():
-    x = randn(6, 2, 3).astype("float16")
-    mean, var = mp.tensor(np.array([1.0, 2.0], "float32")), mp.tensor(np.array([3.0, 4.0], "float32"))
-    ops.batch_norm(mp.tensor(x), mean, var, training=True, momentum=0.25)
-    wide = x.astype("float64")
-    np.testing.assert_allclose(mean.numpy(), 0.75 * np.array([1, 2]) + 0.25 * wide.mean((0, 2)), rtol=1e-6)
-    np.testing.assert_allclose(var.numpy(), 0.75 * np.array([3, 4]) + 0.25 * wide.var((0, 2), ddof=1), rtol=1e-6)
-    assert mean.dtype == np.float32
 
 
 def test_statistics_that_move_before_backward():
@@ -104,33 +77,16 @@ def test_statistics_that_move_before_backward():
         product.sum().backward()
 
 
-def test_fp16_reductions_change_the_statistics():
-    """The ablation is real: an FP16 accumulator stalls where the FP32 one does not (MPT section 3.3)."""
-    x = mp.tensor((1 + 0.1 * randn(4096, 1)).astype("float16"))
-    mean = mp.tensor(np.zeros(1, "float32"))
-    for policy, close in ((mp.MIXED, True), (mp.FP16_REDUCTIONS, False)):
-        with mp.use(policy):
-            ops.batch_norm(x, mean, mp.tensor(np.ones(1, "float32")), training=True, momentum=1.0)
-        assert (abs(mean.item() - x.array.astype("float64").mean()) < 1e-3) == close
-
-
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("shape", [(0, 3), (0, 3, 4, 5), (2, 3, 0), (2, 0, 4)])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_batch_norm_of_nothing(shape, training, dtype):
+@pytest.mark.parametrize("shape", [(0, 3), (2, 3, 0), (2, 0, 4)])
+def test_batch_norm_of_nothing(shape, training):
     """Nothing comes out, the gradients are zeros, and the running statistics stay; only the counter moves."""
-    c, wide = shape[1], "float64" if dtype == "float64" else "float32"
-    x = mp.tensor(np.zeros(shape, dtype), requires_grad=True)
-    w, b = (mp.tensor(np.ones(c, wide), requires_grad=True) for _ in range(2))
-    mean, var, count = mp.tensor(np.ones(c, wide)), mp.tensor(np.ones(c, wide)), mp.tensor(np.asarray(3))
-    for statistics in ((mean, var), (None, None) if training else (mean, var)):
-        y = ops.batch_norm(x, *statistics, w, b, training, num_batches_tracked=count)
-        assert y.shape == shape and y.dtype == dtype
-        y.sum().backward()
-    assert x.grad.shape == shape
-    for v, expected in ((w.grad, 0), (b.grad, 0), (mean.array, 1), (var.array, 1), (count.array, 5 if training else 3)):
-        np.testing.assert_array_equal(host(v), expected)
-
-
-def t(*shape, dtype="float32"):
-    return mp.tensor(np.ones(shape, dtype))
+    c = shape[1]
+    x = mp.tensor(np.zeros(shape, "float16"), requires_grad=True)
+    w, b = (mp.tensor(np.ones(c, "float32"), requires_grad=True) for _ in range(2))
+    mean, var, count = mp.ones(c), mp.ones(c), mp.tensor(3)
+    y = ops.batch_norm(x, mean, var, w, b, training, num_batches_tracked=count)
+    y.sum().backward()
+    assert y.shape == x.grad.shape == shape and y.dtype == "float16" and count.item() == 3 + training
+    for v, expected in ((w.grad, 0), (b.grad, 0), (mean, 1), (var, 1)):
+        np.testing.assert_array_equal(v.numpy(), expected)

@@ -45,11 +45,19 @@ UNARY = {  # function: oracle, input, roundings that backward inherits (a stored
     "rsqrt": (lambda x: x**-0.5, positive, 0),
     "square": (np.square, randn, 0),
     "reciprocal": (lambda x: 1 / x, away, 0),
+    "sin": (np.sin, away, 0),
+    "cos": (np.cos, away, 0),
+    "sign": (np.sign, away, 0),
 }
 SHAPES = [
-    ((2, 3), (2, 3)), ((2, 3), (3,)), ((3,), (2, 3)), ((2, 1), (1, 3)), ((4, 1, 3), (2, 1)), ((2, 3), ()), ((), (2, 3)),
-    ((), ()), ((1,), (4,)), ((0, 3), (3,)), ((0,), (1,)), ((1, 1, 5), (1, 1)),
-]  # fmt: skip
+    ((2, 3), (2, 3)),
+    ((3,), (2, 3)),
+    ((2, 1), (1, 3)),
+    ((4, 1, 3), (2, 1)),
+    ((2, 3), ()),
+    ((), ()),
+    ((0, 3), (3,)),
+]
 
 
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
@@ -60,7 +68,7 @@ def test_two_operands(name, shapes):
     check(getattr(ops, name), oracle, first(*shapes[0]), second(*shapes[1], seed=1), grad_length=terms)
 
 
-@pytest.mark.parametrize("number", [2, 0.5, -1, 3.0, np.float64(1.5), np.int64(2)])
+@pytest.mark.parametrize("number", [2, 0.5, -1, np.float64(1.5)])
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_a_number_on_either_side(name, number):
     oracle, _, second = BINARY[name]
@@ -73,20 +81,8 @@ def test_a_number_on_either_side(name, number):
 @pytest.mark.parametrize(("name", "sign"), [("add", 1), ("sub", -1)])
 def test_alpha(name, sign, alpha):
     wide = float(alpha)
-    f = getattr(ops, name)
-    check(
-        lambda x, y: f(x, y, alpha=alpha),
-        lambda x, y: x + sign * wide * y,
-        randn(2, 3),
-        randn(3, seed=1),
-        grad_length=2,
-    )
-
-
-def test_alpha_need_not_fit_fp16():
-    x = mp.tensor(np.array([2.0**-10], F16))
-    assert ops.add(x, x, alpha=2**17).tolist() == [128]
-    assert ops.sub(0, x, alpha=1e5).tolist() == [F16(-1e5 / 1024)]
+    f, inputs = getattr(ops, name), (randn(2, 3), randn(3, seed=1))
+    check(lambda x, y: f(x, y, alpha=alpha), lambda x, y: x + sign * wide * y, *inputs, grad_length=2)
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (1,), (), (0, 2)])
@@ -94,94 +90,6 @@ def test_alpha_need_not_fit_fp16():
 def test_one_operand(name, shape):
     oracle, values, inherited = UNARY[name]
     check(getattr(ops, name), oracle, values(*shape), inherited=inherited)
-
-
-@pytest.mark.parametrize(
-    ("low", "high"), [(None, 0.5), (-0.25, None), (-0.25, 0.5), (0.5, -0.25), (np.float64(0), 1), (-INF, INF)]
-)
-@pytest.mark.parametrize("shape", [(4, 5), (), (0, 2)])
-def test_clamp(low, high, shape):
-    def oracle(x):
-        return np.minimum(np.maximum(x, -INF if low is None else low), INF if high is None else high)
-
-    check(lambda x: ops.clamp(x, low, high), oracle, distinct(*shape))
-    check(lambda x: ops.clamp(x, min=low, max=high), oracle, distinct(*shape))
-
-
-def test_clamp_between_tensors():
-    x, low, high = distinct(5, 6), distinct(6, seed=1) - 0.53125, distinct(5, 1, seed=2) + 0.53125
-    check(ops.clamp, lambda x, a, b: np.minimum(np.maximum(x, a), b), x, low, high, grad_length=6)
-    check(lambda x, a: ops.clamp(x, a, 0.5), lambda x, a: np.minimum(np.maximum(x, a), 0.5), x, low, grad_length=6)
-    check(lambda x, b: ops.clamp(x, None, b), np.minimum, x, high, grad_length=6)
-
-
-MASK = np.array([[True, False, True], [False, False, True]])
-
-
-@pytest.mark.parametrize(
-    "shapes", [((2, 3), (2, 3)), ((3,), (2, 1)), ((), (2, 3)), ((2, 1), ()), ((4, 1, 1), (3,))], ids=str
-)
-def test_where(shapes):
-    x, y = randn(*shapes[0]), randn(*shapes[1], seed=1)
-    check(ops.where, np.where, MASK, x, y, grad_length=24)
-    check(lambda c, x: ops.where(c, x, 2.5), lambda c, x: np.where(c, x, 2.5), MASK, x, grad_length=24)
-    check(lambda c, x: ops.where(c, -1, x), lambda c, x: np.where(c, -1, x), MASK, x, grad_length=24)
-
-
-@pytest.mark.parametrize("mask", [MASK, MASK[0], MASK[:, :1], np.array(True)], ids=lambda m: str(m.shape))
-@pytest.mark.parametrize("value", [0, -1.5, np.float32(2), -INF])
-def test_masked_fill(mask, value):
-    check(
-        lambda x: ops.masked_fill(x, mp.tensor(mask), value),
-        lambda x: np.where(mask, float(value), x),
-        randn(2, 3),
-        gradient=False,
-    )
-    x = mp.tensor(randn(2, 3), requires_grad=True)
-    ops.masked_fill(x, mp.tensor(mask), value).backward(np.full((2, 3), 3.0))
-    np.testing.assert_array_equal(host(x.grad), np.where(np.broadcast_to(mask, (2, 3)), 0.0, 3.0))
-
-
-@pytest.mark.parametrize(
-    ("input", "other", "dtype"),
-    [(1.0, 0.0, "float32"), (1, 0, "int64"), (True, False, "bool"), (1, 0.5, "float32"), (True, 2, "int64")],
-)
-def test_where_between_numbers(input, other, dtype):
-    y = ops.where(mp.tensor([True, False]), input, other)
-    assert y.dtype == dtype and y.tolist() == [input, other] and not y.requires_grad
-
-
-def test_masked_fill_broadcasts_its_input():
-    mask = np.array([[True, False], [False, True]])
-    check(lambda x: ops.masked_fill(x, mp.tensor(mask), 2.5), lambda x: np.where(mask, 2.5, x), randn(2), grad_length=4)
-
-
-@pytest.mark.parametrize("mode", ["floor", "trunc"])
-def test_div_rounded_to_whole_numbers(mode):
-    """The floor is Python's: that of the exact quotient, not of the rounded one."""
-    x = np.array([7, -7, 7, -7, 1.0, 0.5, -5, 65504, 3])
-    y = np.array([2, 2, -2, -2, 0.1, -0.25, INF, 0.5, -3])
-
-    def oracle(x, y):
-        if mode == "floor":
-            return [a // b for a, b in zip(x.tolist(), np.broadcast_to(y, x.shape).tolist())]
-        return np.trunc(x / y)
-
-    check(lambda a, b: ops.div(a, b, rounding_mode=mode), oracle, x, y, gradient=False, dtypes=("float64", "float16"))
-    check(lambda a: ops.div(a, 2.5, rounding_mode=mode), lambda a: oracle(a, np.array(2.5)), x, gradient=False)
-    zero = mp.tensor([1.0, -1.0, 0.0]) / 0.0
-    got = ops.div(mp.tensor([1.0, -1.0, 0.0]), 0.0, rounding_mode=mode)
-    np.testing.assert_array_equal(got.numpy(), zero.numpy())
-    a, b = (mp.tensor(v[:4].astype("float16"), requires_grad=True) for v in (x, y[:1]))
-    ops.div(a, b[:1], rounding_mode=mode).sum().backward()
-    assert a.grad.tolist() == [0] * 4 and b.grad.tolist() == [0] and a.grad.dtype == "float16"
-
-
-def test_masked_fill_with_a_tensor():
-    check(ops.masked_fill, lambda x, m, v: np.where(m, v, x), randn(2, 3), MASK, np.array(2.0), grad_length=6)
-
-
-# --------------------------------------------------------------------------------------------------------------- edges
 
 
 def value_and_grads(f, *xs, dtype):
@@ -214,6 +122,7 @@ dtypes = pytest.mark.parametrize("dtype", [F16, F32, np.float64])
         ("sqrt", [0.0, -0.0, INF, -1.0, NAN], [0, -0.0, INF, NAN, NAN], [INF, -INF, 0, NAN, NAN]),
         ("rsqrt", [4.0, 0.0, INF, -1.0, NAN], [0.5, INF, 0, NAN, NAN], [-0.0625, -INF, -0.0, NAN, NAN]),
         ("square", [0.0, -0.0, -INF, NAN], [0, 0, INF, NAN], [0, -0.0, -INF, NAN]),
+        ("sign", [-INF, -0.0, 0.0, 2.0**-24, NAN], [-1, 0, 0, 1, 0], [0, 0, 0, 0, 0]),
         ("reciprocal", [0.0, -0.0, INF, -INF, NAN], [INF, -INF, 0, -0.0, NAN], [-INF, -INF, -0.0, -0.0, NAN]),
     ],
 )
@@ -237,24 +146,8 @@ def test_edges_of_one_operand(name, x, y, dx, dtype):
 def test_edges_of_pow(x, p, z, dx, dp, dtype):
     for got, expected in zip(value_and_grads(ops.pow, [x], [p], dtype=dtype), (z, dx, dp)):
         np.testing.assert_allclose(got, np.array([expected], dtype), rtol=2 * np.finfo(dtype).eps)
-    z_, dx_ = value_and_grads(lambda t: ops.pow(t, p), [x], dtype=dtype)  # the same with a number
-    np.testing.assert_allclose(z_, np.array([z], dtype), rtol=2 * np.finfo(dtype).eps)
-    np.testing.assert_allclose(dx_, np.array([dx], dtype), rtol=2 * np.finfo(dtype).eps)
-
-
-@dtypes
-@pytest.mark.parametrize(
-    ("name", "z", "dx"),
-    [
-        ("maximum", [2, 2, 2, NAN, NAN, INF], [0, 0.5, 1, 1, 1, 1]),
-        ("minimum", [1, 2, 1, NAN, NAN, -INF], [1, 0.5, 0, 1, 1, 0]),
-    ],
-)
-def test_ties_share_and_nan_passes(name, z, dx, dtype):
-    got = value_and_grads(getattr(ops, name), [1, 2, 2, NAN, 1, INF], [2, 2, 1, 1, NAN, -INF], dtype=dtype)
-    np.testing.assert_array_equal(got[0], z)
-    np.testing.assert_array_equal(got[1], dx)
-    np.testing.assert_array_equal(got[2], [1, 0.5, 0, 1, 1, 0] if name == "maximum" else [0, 0.5, 1, 1, 1, 1])
+    got = value_and_grads(lambda t: ops.pow(t, p), [x], dtype=dtype)  # the same with a number
+    np.testing.assert_allclose(got, np.array([[z], [dx]], dtype), rtol=2 * np.finfo(dtype).eps)
 
 
 @dtypes
@@ -281,14 +174,6 @@ def test_clamp_at_its_bounds(dtype):
     np.testing.assert_array_equal([dx, low, high], [[0, 0], [0, 0], [1, 1]])
 
 
-@dtypes
-def test_what_is_not_selected_does_not_leak(dtype):
-    x = [INF, NAN, 1.0]
-    y, dx = value_and_grads(lambda t: ops.where(mp.tensor([False, False, True]), t * 2, 0.0), x, dtype=dtype)
-    same(y, [0, 0, 2])
-    same(dx, [0, 0, 2])
-
-
 @pytest.mark.parametrize(
     ("f", "x", "y"),
     [
@@ -313,116 +198,41 @@ def test_fp16_gradients_do_not_overflow_inside():
     assert y.grad == F16(-np.float64(F16(1e-4)) * 300 / np.float64(F16(0.001)) ** 2)  # x / y^2 alone is 3e8
 
 
-def test_the_gradient_of_a_broadcast_operand_is_summed_in_fp32():
-    x, b = mp.tensor(np.zeros((20_000, 2), F16)), mp.tensor(np.zeros(2, F16), requires_grad=True)
-    (x + b).backward(np.full((20_000, 2), 0.1, F16))
-    assert b.grad.tolist() == [F16(20_000 * np.float64(F16(0.1)))] * 2
-
-
-# ------------------------------------------------------------------------------------------- memory and other dtypes
-
-ALL = {
-    **{name: lambda x, f=name: getattr(ops, f)(x, x + 1) for name in BINARY},
-    **{name: lambda x, f=name: getattr(ops, f)(x) for name in UNARY},
-    "clamp": lambda x: ops.clamp(x, 1, 2),
-    "where": lambda x: ops.where(x > 1, x, x + 1),
-    "masked_fill": lambda x: ops.masked_fill(x, x > 1, 0.0),
-}
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_inputs_and_gradients_are_never_written_to(name):
-    x = mp.tensor(positive(3, 4).astype(F32), requires_grad=True)
-    before, dy = x.numpy().copy(), np.ones((3, 4), F32)
-    for _ in range(2):
-        ALL[name](x).backward(dy)
-    np.testing.assert_array_equal(x.numpy(), before)
-    assert (dy == 1).all()
-
-
-@pytest.mark.cpu  # CuPy's functions write C-contiguous results
-@dtypes
-@pytest.mark.parametrize("name", ALL)
-def test_the_memory_order_stays(name, dtype):
-    x = mp.tensor(positive(2, 3, 4, 5).astype(dtype), requires_grad=True)
-    view = x.permute(3, 0, 1, 2)
-    assert ALL[name](view).array.strides == view.array.strides
-
-
 @pytest.mark.parametrize(
-    ("f", "result"),
+    ("f", "result", "values"),
     [
-        (lambda i, b, u: i + 1, "int64"), (lambda i, b, u: i + 1.5, "float32"), (lambda i, b, u: i * 2, "int64"),
-        (lambda i, b, u: i / 2, "float32"), (lambda i, b, u: 1 / i, "float32"), (lambda i, b, u: i**2, "int64"),
-        (lambda i, b, u: i**0.5, "float32"), (lambda i, b, u: 2**i, "int64"), (lambda i, b, u: i + b, "int64"),
-        (lambda i, b, u: u + i, "int64"), (lambda i, b, u: u + 1, "uint8"), (lambda i, b, u: b + 1, "int64"),
-        (lambda i, b, u: b + b, "bool"), (lambda i, b, u: -i, "int64"), (lambda i, b, u: ops.abs(i), "int64"),
-        (lambda i, b, u: ops.square(i), "int64"), (lambda i, b, u: ops.maximum(i, u), "int64"),
-        (lambda i, b, u: ops.clamp(i, 0), "int64"), (lambda i, b, u: ops.clamp(u, 1, 2), "uint8"),
-        (lambda i, b, u: ops.clamp(i, 0.5), "float32"), (lambda i, b, u: ops.where(b, u, i), "int64"),
-        (lambda i, b, u: ops.where(b, b, i), "int64"), (lambda i, b, u: ops.where(b, i, 0.5), "float32"),
-        (lambda i, b, u: ops.masked_fill(i, b, 7), "int64"), (lambda i, b, u: ops.masked_fill(b, b, 0), "bool"),
-        (lambda i, b, u: ops.masked_fill(u, b, mp.tensor(1.0)), "uint8"),
-        (lambda i, b, u: ops.add(i, i, alpha=2), "int64"),
+        (lambda i, b, u: i + 1.5, "float32", [2.5, 3.5, 4.5]), (lambda i, b, u: i * 2, "int64", [2, 4, 6]),
+        (lambda i, b, u: 1 / i, "float32", [1, 0.5, F32(1 / 3)]), (lambda i, b, u: i**2, "int64", [1, 4, 9]),
+        (lambda i, b, u: 2**i, "int64", [2, 4, 8]), (lambda i, b, u: i + b, "int64", [2, 2, 4]),
+        (lambda i, b, u: u + i, "int64", [4, 4, 4]), (lambda i, b, u: u + 1, "uint8", [4, 3, 2]),
+        (lambda i, b, u: b + b, "bool", [True, False, True]), (lambda i, b, u: ops.abs(-i), "int64", [1, 2, 3]),
+        (lambda i, b, u: ops.maximum(i, u), "int64", [3, 2, 3]),
+        (lambda i, b, u: ops.clamp(u, 1, 2), "uint8", [2, 2, 1]),
+        (lambda i, b, u: ops.where(b, u, i), "int64", [3, 2, 1]),
+        (lambda i, b, u: ops.where(b, i, 0.5), "float32", [1, 0.5, 3]),
+        (lambda i, b, u: ops.where(b, 1, 0), "int64", [1, 0, 1]),
+        (lambda i, b, u: ops.masked_fill(u, b, mp.tensor(1.0)), "uint8", [1, 2, 1]),
+        (lambda i, b, u: ops.add(i, i, alpha=2), "int64", [3, 6, 9]),
     ],
 )  # fmt: skip
-def test_integers(f, result):
+def test_integers(f, result, values):
     i, b, u = np.array([1, 2, 3]), np.array([True, False, True]), np.array([3, 2, 1], np.uint8)
     y = f(*map(mp.tensor, (i, b, u)))
-    assert y.dtype == result
-    assert not y.requires_grad
-
-
-def test_values_of_integers():
-    i, u = mp.tensor([1, -2, 300]), mp.tensor(np.array([7, 0, 9], np.uint8))
-    assert ops.where(mp.tensor([True, False, False]), u, i).tolist() == [7, -2, 300]
-    assert ops.maximum(i, u).tolist() == [7, 0, 300]
-    assert (i / 4).tolist() == [0.25, -0.5, 75]
-    assert ops.masked_fill(i, mp.tensor([True, False, False]), mp.tensor(5.0)).tolist() == [5, -2, 300]
-
-
-@pytest.mark.parametrize("name", [*BINARY, "where"])
-@pytest.mark.parametrize("dtype", [F16, F32])
-def test_integers_beside_a_floating_tensor_take_its_dtype(name, dtype):
-    x, i = mp.tensor(np.array([1.5, 2], dtype), requires_grad=True), mp.tensor([2, 3])
-    f = (lambda a, b: ops.where(mp.tensor([True, False]), a, b)) if name == "where" else getattr(ops, name)
-    for y in (f(x, i), f(i, x)):
-        assert y.dtype == dtype
-        assert y.requires_grad
-
-
-# ------------------------------------------------------------------------------------------------------------- refusals
-
-H = mp.tensor(np.ones(2, F16))
-X, N = mp.tensor(np.ones((2, 3), F32)), mp.tensor([1, 2])
-
-
-@pytest.mark.parametrize("value", [70_000, -1e6, 65520.0])
-@pytest.mark.parametrize("swapped", [False, True])
-@pytest.mark.parametrize("name", ARITHMETIC)
-def test_constants_that_do_not_fit_fp16(name, value, swapped):
-    with pytest.raises(ValueError, match=f"{name}: the constant .* does not fit FP16, whose largest value is 65504"):
-        getattr(ops, name)(*((value, H) if swapped else (H, value)))
-    getattr(ops, name)(H.float(), value)
+    assert y.dtype == result and y.tolist() == values and not y.requires_grad
 
 
 @pytest.mark.parametrize("name", BINARY)
-def test_shapes_that_do_not_broadcast(name):
-    with pytest.raises(ValueError, match=rf"{name}: expected shapes that broadcast .*, got \(2, 3\) and \(2,\)"):
-        getattr(ops, name)(X, X[:, 0])
+def test_integers_beside_a_floating_tensor_take_its_dtype(name):
+    x, i = mp.tensor(np.array([1.5, 2], F16), requires_grad=True), mp.tensor([2, 3])
+    for y in (getattr(ops, name)(x, i), getattr(ops, name)(i, x)):
+        assert y.dtype == F16 and y.requires_grad
 
 
-@pytest.mark.parametrize("name", UNARY)
-def test_one_operand_refuses(name):
-    with pytest.raises(TypeError, match=f"{name}: expected a Tensor for `input`, got numpy.ndarray"):
-        getattr(ops, name)(np.ones(2))
-    if name not in ("neg", "abs", "square"):
-        assert getattr(ops, name)(N).dtype == F32  # of integers, as in PyTorch
-
-
-@pytest.mark.parametrize("name", [*BINARY, *UNARY, "clamp", "where"])
-def test_out_is_refused(name):
-    pytest.importorskip("tinymp.ops.more.compare")
-    arguments = {"clamp": (X, 0), "where": (X > 0, X, X)}.get(name, (X,) if name in UNARY else (X, X))
-    with pytest.raises(TypeError, match=f"{name}.*argument .out."):
-        getattr(ops, name)(*arguments, out=X)
+@pytest.mark.parametrize("value", [70_000, 65520.0])
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_constants_that_do_not_fit_fp16(name, value):
+    half = mp.tensor(np.ones(2, F16))
+    for given in ((value, half), (half, value)):
+        with pytest.raises(ValueError, match=f"{name}: the constant .* does not fit FP16"):
+            getattr(ops, name)(*given)
+    getattr(ops, name)(half.float(), value)

@@ -1,10 +1,10 @@
-"""Pooling against loops over windows."""
+"""Pooling against loops over windows; averages, and the places of maxima, are in ops/more."""
 
 import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import check, distinct, host, randn
+from oracle import check, distinct, randn
 from tinymp import ops
 
 
@@ -40,33 +40,21 @@ def test_max_pool2d(shape, kernel, stride, padding, dilation, ceil, out):
     def oracle(x):
         return window_loop(x, out, kernel, stride, padding, dilation, -np.inf, lambda v, i, j: v.max((2, 3)))
 
-    check(
-        lambda x: ops.max_pool2d(x, kernel, stride, padding, dilation, ceil),
-        oracle,
-        distinct(*shape),
-        roundings=0,
-        length=-4,
-    )
+    def op(x):
+        return ops.max_pool2d(x, kernel, stride, padding, dilation, ceil)
+
+    check(op, oracle, distinct(*shape), roundings=0, length=-4)
 
 
-def test_max_pool2d_takes_the_first_of_equals():
-    x = mp.tensor(np.zeros((1, 1, 2, 2), "float16"), requires_grad=True)
-    ops.max_pool2d(x, 2).backward(np.ones((1, 1, 1, 1), "float16"))
-    np.testing.assert_array_equal(host(x.grad)[0, 0], [[1, 0], [0, 0]])
-
-
-def test_max_pool2d_edges():
-    x = np.array(
-        [
-            [-0.0, 65504, -65504, np.inf],
-            [-1, 2.0**-24, -np.inf, 1],
-            [np.nan, 1, -np.inf, -np.inf],
-            [1, 2, -np.inf, -np.inf],
-        ]
-    )
-    for dtype in ("float16", "float32", "float64"):
-        y = ops.max_pool2d(mp.tensor(x[None, None].astype(dtype)), 2).numpy()[0, 0]
-        np.testing.assert_array_equal(y, np.array([[65504, np.inf], [np.nan, -np.inf]], dtype))
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_max_pool2d_edges(dtype):
+    inf = np.inf
+    x = [[-0.0, 65504, -65504, inf], [-1, 2.0**-24, -inf, 1], [np.nan, 1, -inf, -inf], [1, 2, -inf, -inf]]
+    y = ops.max_pool2d(mp.tensor(np.array([[x]], dtype)), 2).numpy()[0, 0]
+    np.testing.assert_array_equal(y, np.array([[65504, inf], [np.nan, -inf]], dtype))
+    x = mp.tensor(np.zeros((1, 1, 2, 2), dtype), requires_grad=True)
+    ops.max_pool2d(x, 2).sum().backward()
+    assert x.grad[0, 0].tolist() == [[1, 0], [0, 0]]  # the first of equals
 
 
 @pytest.mark.parametrize(
@@ -88,27 +76,13 @@ def test_max_pool2d_indices():
     x = distinct(2, 3, 7, 6)
     y, index = ops.max_pool2d(mp.tensor(x), (3, 2), (2, 1), 1, return_indices=True)
     assert index.dtype == np.int64
-    np.testing.assert_array_equal(
-        np.take_along_axis(x.reshape(2, 3, -1), index.numpy().reshape(2, 3, -1), 2), y.numpy().reshape(2, 3, -1)
-    )
-    y, index = ops.max_pool2d(mp.tensor(x[0]), 2, return_indices=True)
-    assert y.shape == index.shape == (3, 3, 3)
-
-
-def test_overlapping_gradients_add_up_in_fp32():
-    """1025 windows whose gradient of 2 all go to one element: FP16 would stall at 2048."""
-    x = np.zeros((1, 1, 1, 1025 + 1024), "float16")
-    x[..., 1024] = 1
-    x = mp.tensor(x, requires_grad=True)
-    y = ops.max_pool2d(x, (1, 1025), 1)
-    y.backward(np.full(y.shape, 2, "float16"))
-    assert x.grad[..., 1024] == 2050
+    rows, places = x.reshape(2, 3, -1), index.numpy().reshape(2, 3, -1)
+    np.testing.assert_array_equal(np.take_along_axis(rows, places, 2), y.numpy().reshape(2, 3, -1))
 
 
 @pytest.mark.parametrize(
     ("shape", "kernel", "stride", "padding", "ceil", "include", "divisor", "out"),
     [
-        ((2, 3, 6, 8), (2, 2), (2, 2), (0, 0), False, True, None, (3, 4)),
         ((2, 3, 7, 5), (3, 2), (2, 1), (1, 1), False, True, None, (4, 6)),
         ((2, 3, 7, 5), (3, 2), (2, 1), (1, 1), False, False, None, (4, 6)),
         ((1, 2, 6, 8), (3, 3), (2, 3), (1, 0), True, True, None, (4, 3)),
@@ -125,16 +99,16 @@ def test_avg_pool2d(shape, kernel, stride, padding, ceil, include, divisor, out)
             sizes.append(end - start if include else min(end, n) - max(start, 0))
         return v.sum((2, 3)) / (divisor or sizes[0] * sizes[1])
 
-    check(
-        lambda x: ops.avg_pool2d(x, kernel, stride, padding, ceil, include, divisor),
-        lambda x: window_loop(x, out, kernel, stride, padding, (1, 1), 0, mean),
-        randn(*shape),
-        length=9,
-        grad_length=9,
-    )
+    def op(x):
+        return ops.avg_pool2d(x, kernel, stride, padding, ceil, include, divisor)
+
+    def oracle(x):
+        return window_loop(x, out, kernel, stride, padding, (1, 1), 0, mean)
+
+    check(op, oracle, randn(*shape), length=9, grad_length=9)
 
 
-@pytest.mark.parametrize("size", [1, (2, 3), (5, 7), (None, 2), (8, 9)])
+@pytest.mark.parametrize("size", [1, (2, 3), (None, 2), (8, 9)])
 def test_adaptive_avg_pool2d(size):
     def oracle(x):
         h, w = x.shape[2:]
@@ -142,32 +116,8 @@ def test_adaptive_avg_pool2d(size):
         y = np.empty((*x.shape[:2], oh, ow))
         for i in range(oh):
             for j in range(ow):
-                y[:, :, i, j] = x[:, :, i * h // oh : -(-(i + 1) * h // oh), j * w // ow : -(-(j + 1) * w // ow)].mean(
-                    (2, 3)
-                )
+                rows, cols = slice(i * h // oh, -(-(i + 1) * h // oh)), slice(j * w // ow, -(-(j + 1) * w // ow))
+                y[:, :, i, j] = x[:, :, rows, cols].mean((2, 3))
         return y
 
     check(lambda x: ops.adaptive_avg_pool2d(x, size), oracle, randn(2, 3, 5, 7), length=36, grad_length=20)
-
-
-def test_without_batch():
-    x = mp.tensor(randn(3, 6, 6))
-    for f in (lambda x: ops.max_pool2d(x, 2), lambda x: ops.avg_pool2d(x, 2), lambda x: ops.adaptive_avg_pool2d(x, 2)):
-        np.testing.assert_array_equal(f(x).numpy(), f(x.unsqueeze(0)).numpy()[0])
-
-
-def test_an_empty_stride_is_that_of_the_kernel():
-    x = mp.tensor(randn(1, 1, 4, 4))
-    np.testing.assert_array_equal(ops.avg_pool2d(x, 2, ()).numpy(), ops.avg_pool2d(x, 2).numpy())
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_an_empty_batch(dtype):
-    for f in (lambda x: ops.max_pool2d(x, 2), lambda x: ops.avg_pool2d(x, 2), lambda x: ops.adaptive_avg_pool2d(x, 2)):
-        x = mp.tensor(np.zeros((0, 3, 4, 5), dtype), requires_grad=True)
-        y = f(x)
-        assert y.shape == (0, 3, 2, 2) and y.dtype == dtype
-        y.sum().backward()
-        assert x.grad.shape == x.shape
-    places = ops.max_pool2d(x, 2, return_indices=True)[1]
-    assert places.shape == (0, 3, 2, 2) and places.dtype == "int64"

@@ -2,8 +2,7 @@
 
 Tolerances beyond those of oracle.py: a value that T steps computed went through at most k T roundings to storage, each
 worth u_s of values whose magnitude is m; with weights this small a step does not enlarge the error of the one before.
-k counts what one step stores: the products with x, 4 gates, the state, the output (and as many gradients); the loop of
-small ops stores three times as much.
+k counts what one step stores: the products with x, 4 gates, the state, the output (and as many gradients).
 """
 
 import numpy as np
@@ -12,8 +11,7 @@ import pytest
 import tinymp as mp
 from oracle import STORAGE, WORK, assert_close, check, gradients, host, randn
 from tinymp import ops
-from tinymp.audit.bytes import saved_nbytes
-from tinymp.ops import gru_cell, gru_layer, lstm_cell, lstm_layer
+from tinymp.ops import lstm_layer
 
 T, B, D, H, P = 5, 4, 3, 6, 2
 LENGTHS = [3, 5, 1, 3]
@@ -46,15 +44,6 @@ def lstm_oracle(x, h, c, w_ih, w_hh, b_ih, b_hh, w_hr=None, *, lengths, reverse)
     return run_alone(step, x, (h, c), lengths, reverse, h.shape[1])
 
 
-def gru_oracle(x, h, w_ih, w_hh, b_ih, b_hh, *, lengths, reverse):
-    def step(x, h):
-        (x_r, x_z, x_n), (m_r, m_z, m_n) = np.split(w_ih @ x + b_ih, 3), np.split(w_hh @ h + b_hh, 3)
-        r, z = sigma(x_r + m_r), sigma(x_z + m_z)
-        return ((1 - z) * np.tanh(x_n + r * m_n) + z * h,)
-
-    return run_alone(step, x, (h,), lengths, reverse, h.shape[1])
-
-
 def joined(*tensors):
     return ops.cat([t.reshape(-1) for t in tensors])
 
@@ -66,37 +55,6 @@ def lstm(**options):
     return op
 
 
-def gru(**options):
-    return lambda x, h, *weights: joined(*gru_layer(x, h, *weights, **options))
-
-
-def lstm_loop(x, h, c, w_ih, w_hh, b_ih, b_hh, w_hr=None):
-    """The definition, with a projection of each output where there is one."""
-    ys = []
-    for t in range(len(x)):
-        h, c = _projected_cell(x[t], h, c, w_ih, w_hh, b_ih, b_hh, w_hr)
-        ys.append(h)
-    return joined(ops.stack(ys), h, c)
-
-
-def _projected_cell(x, h, c, w_ih, w_hh, b_ih, b_hh, w_hr):
-    if w_hr is None:
-        return lstm_cell(x, (h, c), w_ih, w_hh, b_ih, b_hh)
-    # lstm_cell has no projection: the same sum, with the products of the (longer) state left out
-    gates = ops.linear(x, w_ih, b_ih) + ops.linear(h, w_hh, b_hh)
-    i, f, g, o = gates.chunk(4, 1)
-    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    return ops.linear(o.sigmoid() * c.tanh(), w_hr), c
-
-
-def gru_loop(x, h, *weights):
-    ys = []
-    for t in range(len(x)):
-        h = gru_cell(x[t], h, *weights)
-        ys.append(h)
-    return joined(ops.stack(ys), h)
-
-
 def lstm_inputs(t=T, b=B, d=D, h=H, p=None, scale=0.5):
     """x, h, c, W_ih, W_hh, b_ih, b_hh (, W_hr), in float64."""
     n = p or h
@@ -105,15 +63,8 @@ def lstm_inputs(t=T, b=B, d=D, h=H, p=None, scale=0.5):
     return [randn(t, b, d), 0.5 * randn(b, n, seed=1), randn(b, h, seed=2), *weights]
 
 
-def gru_inputs(t=T, b=B, d=D, h=H, scale=0.5):
-    """x, h, W_ih, W_hh, b_ih, b_hh, in float64."""
-    weights = [scale * randn(*s, seed=i + 3) for i, s in enumerate([(3 * h, d), (3 * h, h), (3 * h,), (3 * h,)])]
-    return [randn(t, b, d), 0.5 * randn(b, h, seed=1), *weights]
-
-
 WAYS = [{"lengths": lengths, "reverse": reverse} for lengths in (None, LENGTHS) for reverse in (False, True)]
 PACKED = 12  # how much one step of the op stores, forward and backward
-LOOP = 36  # the same in small ops
 
 
 def run(op, inputs, dtype):
@@ -145,59 +96,8 @@ def test_lstm(p, way):
     hold(lstm(**way), lambda *inputs: lstm_oracle(*inputs, **way), lstm_inputs(p=p))
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_gru(way):
-    hold(gru(**way), lambda *inputs: gru_oracle(*inputs, **way), gru_inputs())
-
-
-PAIRS = [
-    pytest.param(lstm(), lstm_loop, lstm_inputs(), id="lstm"),
-    pytest.param(lstm(), lstm_loop, lstm_inputs(p=P), id="lstm with projection"),
-    pytest.param(gru(), gru_loop, gru_inputs(), id="gru"),
-]
-
-
-@pytest.mark.parametrize(("op", "loop", "inputs"), PAIRS)
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
-def test_the_op_is_the_loop_of_cells(op, loop, inputs, dtype):
-    length = 2 * T * B * (D + 4 * H + P + 8)
-    assert_rounded(run(op, inputs, dtype), run(loop, inputs, dtype), (PACKED + LOOP) * T, dtype, length)
-
-
-@pytest.mark.parametrize(
-    ("op", "loop", "inputs"),
-    [(lstm(), lstm_loop, lstm_inputs(16, 32, 24, 24, scale=0.2)), (gru(), gru_loop, gru_inputs(16, 32, 24, 24, 0.2))],
-    ids=["lstm", "gru"],
-)
-def test_the_op_rounds_less_than_the_loop(op, loop, inputs):
-    """In the mean square over some thousand values, it is closer to FP64: result and every gradient."""
-    packed, cells, exact = run(op, inputs, "float16"), run(loop, inputs, "float16"), run(op, inputs, "float64")
-    for p, c, e in zip(packed, cells, exact, strict=True):
-        assert 0 < np.square(p - e).mean() < np.square(c - e).mean()
-
-
 def tensors(inputs, dtype="float32", requires_grad=True):
     return [mp.tensor(x.astype(dtype), requires_grad=requires_grad) for x in inputs]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_states_are_zero_by_default_and_biases_may_be_missing(dtype):
-    x, h, c, w_ih, w_hh, b_ih, _ = tensors(lstm_inputs(), dtype)
-    zeros = [mp.tensor(np.zeros(t.shape, dtype)) for t in (h, c, b_ih)]
-    for a, b in zip(
-        lstm_layer(x, None, w_ih, w_hh), lstm_layer(x, zeros[:2], w_ih, w_hh, zeros[2], zeros[2]), strict=True
-    ):
-        np.testing.assert_array_equal(a.numpy(), b.numpy())
-    half, full = lstm_layer(x, (None, c), w_ih, w_hh)[0], lstm_layer(x, (zeros[0], c), w_ih, w_hh)[0]
-    np.testing.assert_array_equal(half.numpy(), full.numpy())
-    one, other = lstm_layer(x, None, w_ih, w_hh, b_ih)[0], lstm_layer(x, None, w_ih, w_hh, None, b_ih)[0]
-    np.testing.assert_array_equal(one.numpy(), other.numpy())
-    x, h, w_ih, w_hh, b_ih, _ = tensors(gru_inputs(), dtype)
-    zeros = [mp.tensor(np.zeros(t.shape, dtype)) for t in (h, b_ih)]
-    for a, b in zip(
-        gru_layer(x, None, w_ih, w_hh), gru_layer(x, zeros[0], w_ih, w_hh, zeros[1], zeros[1]), strict=True
-    ):
-        np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
 def test_a_gradient_may_come_from_any_of_the_results():
@@ -212,77 +112,21 @@ def test_a_gradient_may_come_from_any_of_the_results():
 
     for one, two, three, every in zip(gradient(0), gradient(1), gradient(2), gradient(0, 1, 2), strict=True):
         np.testing.assert_allclose(one + two + three, every, rtol=1e-12, atol=1e-13)
-    ts = tensors(gru_inputs(), "float64")
-    gru_layer(ts[0], ts[1], *ts[2:])[1].sum().backward()
-    assert all(np.abs(host(t.grad)).max() > 0 for t in ts)
-
-
-def test_weights_that_want_no_gradient_get_none():
-    ts = tensors(lstm_inputs(), requires_grad=False)
-    ts[4].requires_grad_()
-    lstm_layer(ts[0], ts[1:3], *ts[3:])[0].sum().backward()
-    assert [t.grad is None for t in ts] == [True] * 4 + [False] + [True] * 2
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("build", [lstm_inputs, gru_inputs])
-def test_padding_is_neither_read_nor_trained(build, reverse):
+def test_padding_is_neither_read_nor_trained(reverse):
     """NaN in the padding reaches nothing; outputs and gradients there are zero."""
-    inputs = build()
+    inputs = lstm_inputs()
     padding = np.arange(T)[:, None] >= np.array(LENGTHS)  # T, B
     inputs[0][padding] = np.nan
-    op, ts = (lstm_layer, tensors(inputs)) if build is lstm_inputs else (gru_layer, tensors(inputs))
-    states = 2 if op is lstm_layer else 1
-    y, *last = op(ts[0], ts[1:3] if states == 2 else ts[1], *ts[1 + states :], lengths=LENGTHS, reverse=reverse)
+    ts = tensors(inputs)
+    y, *last = lstm_layer(ts[0], ts[1:3], *ts[3:], lengths=LENGTHS, reverse=reverse)
     joined(y, *last).sum().backward()
-    assert not y.numpy()[padding].any()
-    assert not host(ts[0].grad)[padding].any()
+    assert not y.numpy()[padding].any() and not host(ts[0].grad)[padding].any()
     for value in (y.numpy(), *[s.numpy() for s in last], *[host(t.grad) for t in ts]):
         assert np.isfinite(value).all()
     assert host(ts[0].grad)[~padding].all()
-
-
-def test_lengths_come_as_any_integers():
-    x, h, c, *weights = tensors(lstm_inputs())
-    expected = lstm_layer(x, (h, c), *weights, lengths=LENGTHS)[0].numpy()
-    for lengths in (tuple(LENGTHS), np.array(LENGTHS, "uint8"), mp.tensor(LENGTHS)):
-        np.testing.assert_array_equal(lstm_layer(x, (h, c), *weights, lengths=lengths)[0].numpy(), expected)
-    full = lstm_layer(x, (h, c), *weights, lengths=[T] * B)[0].numpy()
-    np.testing.assert_array_equal(full, lstm_layer(x, (h, c), *weights)[0].numpy())
-
-
-@pytest.mark.parametrize("build", [lstm_inputs, gru_inputs])
-def test_a_sequence_in_two_parts_is_rounded_as_in_one(build):
-    """Inputs and W_ih are such that the products of x are exact; then the states, stored in FP16, are the same bits."""
-    inputs = build()
-    states = 2 if build is lstm_inputs else 1
-    inputs[0], inputs[1 + states] = np.round(4 * inputs[0]) / 4, np.round(8 * inputs[1 + states]) / 8
-    x, *rest = tensors(inputs, "float16")
-    op = lstm_layer if states == 2 else gru_layer
-    state, weights = tuple(rest[:states]), rest[states:]
-
-    def layer(x, state):
-        y, *state = op(x, state if states == 2 else state[0], *weights)
-        return y, state
-
-    whole, last = layer(x, state)
-    first, between = layer(x[:2], state)
-    second, end = layer(x[2:], between)
-    np.testing.assert_array_equal(np.concatenate([first.numpy(), second.numpy()]), whole.numpy())
-    for a, b in zip(end, last, strict=True):
-        np.testing.assert_array_equal(a.numpy(), b.numpy())
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_what_backward_keeps_is_in_storage(dtype):
-    """Per row: 4 H gates, H of the state, P of the output, which is the result itself; two initial states."""
-    x, h, c, *weights = tensors(lstm_inputs(), dtype)
-    y = lstm_layer(x.detach(), (h, c), *weights)[0]
-    numbers = x.numel() + T * B * (4 * H + H + H) + B * (H + H)
-    assert saved_nbytes(y) == numbers * np.dtype(dtype).itemsize
-    x, h, *weights = tensors(gru_inputs(), dtype)
-    y = gru_layer(x.detach(), h, *weights)[0]
-    assert saved_nbytes(y) == (x.numel() + T * B * (3 * H + H + H) + B * H) * np.dtype(dtype).itemsize
 
 
 def test_a_carried_state_does_not_keep_the_sequence():
@@ -291,68 +135,3 @@ def test_a_carried_state_does_not_keep_the_sequence():
     for state in (h, c):
         owner = state.array if state.array.base is None else state.array.base
         assert owner.nbytes == state.nbytes
-
-
-def test_policies_decide_about_sums():
-    """A bias gradient of 8192 rows stalls with an FP16 accumulator. The products take theirs, too."""
-    n = 8192
-    half = lambda *shape: mp.tensor(np.full(shape, 0.5, "float16"), requires_grad=True)  # noqa: E731
-    results = {}
-    for policy in (mp.MIXED, mp.FP16_REDUCTIONS):
-        b = half(4)
-        with mp.use(policy):
-            lstm_layer(half(1, n, 1), None, half(4, 1), half(4, 1), b)[0].backward(np.ones((1, n, 1), "float16"))
-        results[policy.name] = host(b.grad)[0] / n
-    assert results["FP16_REDUCTIONS"] < 0.75 * results["MIXED"]
-    x, *weights = [
-        mp.tensor(randn(*s, seed=i).astype("float16")) for i, s in enumerate([(2, 4, 64), (96, 64), (96, 24)])
-    ]
-    exact = lstm_layer(*[t.double() for t in (x,)], None, *[w.double() for w in weights])[0].numpy()
-    error = {}
-    for policy in (mp.MIXED, mp.FP16_ACCUMULATE):
-        with mp.use(policy):
-            error[policy.name] = np.abs(lstm_layer(x, None, *weights)[0].numpy() - exact).mean()
-    assert error["FP16_ACCUMULATE"] > 1.5 * error["MIXED"]
-
-
-def t(*shape, dtype="float32"):
-    return mp.tensor(np.ones(shape, dtype))
-
-
-X, HX, W = t(5, 4, 3), t(4, 6), (t(24, 3), t(24, 6), t(24), t(24))
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: lstm_layer(t(5, 3), None, *W), ValueError, r"expected `input` to have 3 axes, got shape"),
-        (lambda: lstm_layer(t(5, 4, 2), None, *W), ValueError, r"weight_ih.shape == \(24, 2\) .*got \(24, 3\)"),
-        (lambda: lstm_layer(t(0, 4, 3), None, *W), ValueError, "expected sequences of at least one step"),
-        (lambda: lstm_layer(X, (HX, t(4, 5)), *W), ValueError, r"expected hx\[1\].shape == \(4, 6\) .*got \(4, 5\)"),
-        (lambda: lstm_layer(X, HX, *W), TypeError, r"expected `hx` to be two tensors, \(h, c\), got tinymp.*Tensor"),
-        (lambda: lstm_layer(X, (HX,), *W), TypeError, "two tensors, .* got 1 of them"),
-        (lambda: lstm_layer(X, None, W[0], t(24, 5)), ValueError, r"weight_hh.shape == \(24, 6\) .*got \(24, 5\)"),
-        (lambda: lstm_layer(X, None, t(20, 3), *W[1:]), ValueError, r"expected weight_ih.shape == \(24, 3\)"),
-        (lambda: lstm_layer(X, None, *W[:3], t(23)), ValueError, r"expected bias_hh.shape == \(24,\) .*got \(23,\)"),
-        (lambda: lstm_layer(X, None, *W, t(2, 6)), ValueError, r"expected weight_hh.shape == \(24, 2\)"),
-        (lambda: lstm_layer(X, None, W[0], t(24, 2), *W[2:], t(2, 5)), ValueError, r"weight_hr.shape == \(2, 6\)"),
-        (lambda: lstm_layer(X, None, *W, lengths=[5, 5, 5]), ValueError, r"for each of the 4 sequences, got \(3,\)"),
-        (lambda: lstm_layer(X, None, *W, lengths=[5, 6, 5, 7]), ValueError, r"in \[1, 5\].*, got 6 for sequence 1$"),
-        (lambda: lstm_layer(X, None, *W, lengths=[5, 5, 0, 5]), ValueError, "got 0 for sequence 2; leave out empty"),
-        (lambda: lstm_layer(X, None, *W, lengths=[5, 5, 2.5, 5]), TypeError, "`lengths` to be integers, got float64"),
-        (lambda: lstm_layer(X, None, *W, lengths=5), ValueError, r"one entry for each of the 4 sequences, got \(\)"),
-        (lambda: lstm_layer(X.half(), None, *W), TypeError, "expected tensors of one dtype, got `input` is float16"),
-        (lambda: lstm_layer(X, (HX.half(), HX), *W), TypeError, "`h_0` is float16"),
-        (lambda: lstm_layer(mp.tensor([[[1]]]), None, *W), TypeError, "expected `input` to be floating, got int64"),
-        (lambda: gru_layer(X, (HX, HX), t(18, 3), t(18, 6)), TypeError, "expected a Tensor for `hx`, got tuple"),
-        (lambda: gru_layer(X, t(3, 6), t(18, 3), t(18, 6)), ValueError, r"hx.shape == \(4, 6\) .*got \(3, 6\)"),
-        (lambda: gru_layer(X, None, t(18, 3), t(17, 6)), ValueError, r"expected weight_ih.shape == \(15, 3\)"),
-        (lambda: lstm_cell(t(4, 3, 1), (HX, HX), *W), ValueError, r"lstm_cell: expected `input` to have 2 axes"),
-        (lambda: lstm_cell(t(4, 3), (HX, HX), *W[:3], t(2)), ValueError, r"lstm_cell: expected b_hh.shape == \(24,\)"),
-        (lambda: gru_cell(t(4, 3), t(4, 5), t(18, 3), t(18, 6)), ValueError, r"gru_cell: expected hx.shape == \(4, 6"),
-    ],
-)  # fmt: skip
-@pytest.mark.cpu
-def test_refused(call, error, message):
-    with pytest.raises(error, match=message):
-        call()

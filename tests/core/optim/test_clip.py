@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import tinymp as mp
 from oracle import device_array, host, randn
 from tinymp import optim
 from tinymp.parameter import Parameter
@@ -17,11 +16,11 @@ def params(*grads):
     return made
 
 
-@pytest.mark.parametrize("max_norm", [0.5, 1e3, 0.0, float("inf")])
-@pytest.mark.parametrize("norm_type", [2.0, 1, 3.0, float("inf")])  # but for 2 they are in optim/more
+@pytest.mark.parametrize("max_norm", [0.5, 1e3, 0.0])
+@pytest.mark.parametrize("norm_type", [2.0, 3.0, float("inf")])  # but for 2 they are in optim/more
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 def test_norm(dtype, norm_type, max_norm):
-    grads = [np.asarray(randn(*s, seed=7)).astype(dtype) for s in ((4, 3), (5,), ())]
+    grads = [np.asarray(randn(*s, seed=7)).astype(dtype) for s in ((4, 3), (5,), (), (0, 3))]
     ps = params(*grads)
     given = [p.grad_array for p in ps]
     norm = optim.clip_grad_norm_(iter(ps), max_norm, norm_type)
@@ -29,34 +28,22 @@ def test_norm(dtype, norm_type, max_norm):
     expected = np.abs(flat).max() if norm_type == np.inf else (np.abs(flat) ** norm_type).sum() ** (1 / norm_type)
     work = "float64" if dtype == "float64" else "float32"
     eps = np.finfo(work).eps * (len(flat) + 8)
-    assert norm.dtype == work and norm.shape == ()
-    assert abs(norm.item() - expected) <= eps * expected
-    factor = min(1, max_norm / (expected + 1e-6))
+    assert norm.dtype == work and norm.shape == () and abs(norm.item() - expected) <= eps * expected
     for p, g, old in zip(ps, given, grads, strict=True):
         assert p.grad is not g and p.grad.dtype == work
         np.testing.assert_array_equal(host(g), old)
-        np.testing.assert_allclose(host(p.grad), old * factor, rtol=4 * eps)
+        np.testing.assert_allclose(host(p.grad), old * min(1, max_norm / (expected + 1e-6)), rtol=4 * eps)
 
 
-def test_fp16_gradients_whose_squares_overflow_fp16():
-    (p,) = params(np.full(4, 4e4, "float16"))
-    assert optim.clip_grad_norm_(p, 1.0).item() == 8e4
-    np.testing.assert_allclose(host(p.grad), 0.5, rtol=1e-6)
-
-
-def test_value():
-    (p,) = params(np.array([-3.0, -0.5, 0.0, 0.25, 9.0, np.inf], "float16"))
+def test_value_and_fp16_gradients_whose_squares_overflow_fp16():
+    p, q = params(np.array([-3.0, -0.5, 0.25, 9.0, np.inf], "float16"), np.full(4, 4e4, "float16"))
     g = p.grad_array
     optim.clip_grad_value_([p], 0.5)
-    assert p.grad.dtype == "float32" and p.grad.tolist() == [-0.5, -0.5, 0, 0.25, 0.5, 0.5] and g[0] == -3
-
-
-def test_parameters_without_gradient():
-    p = Parameter(np.ones(2, "float32"))
-    assert optim.clip_grad_norm_([p], 1.0).item() == 0 and p.grad is None
-    optim.clip_grad_value_([p], 1.0)
-    (empty,) = params(np.zeros((0, 3), "float32"))
-    assert optim.clip_grad_norm_([empty], 1.0, float("inf")).item() == 0
+    assert p.grad.dtype == "float32" and p.grad.tolist() == [-0.5, -0.5, 0.25, 0.5, 0.5] and g[0] == -3
+    assert optim.clip_grad_norm_(q, 1.0).item() == 8e4
+    np.testing.assert_allclose(host(q.grad), 0.5, rtol=1e-6)
+    q.grad = None
+    assert optim.clip_grad_norm_([q], 1.0).item() == 0 and q.grad is None
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
@@ -65,37 +52,13 @@ def test_a_norm_that_is_not_finite(bad):
     g = p.grad_array
     with pytest.raises(RuntimeError, match=r"the norm of the gradients is (inf|nan)"):
         optim.clip_grad_norm_([p], 1.0, error_if_nonfinite=True)
-    assert p.grad_array is g
-    assert not np.isfinite(optim.clip_grad_norm_([p], 1.0).item())
+    assert p.grad_array is g and not np.isfinite(optim.clip_grad_norm_([p], 1.0).item())
 
 
-@pytest.mark.parametrize(
-    "clip",
-    [lambda p: optim.clip_grad_norm_([p], 1.0), lambda p: optim.clip_grad_value_([p], 1.0)],
-    ids=["norm", "value"],
-)
+@pytest.mark.parametrize("clip", [optim.clip_grad_norm_, optim.clip_grad_value_])
 def test_scaled_gradients_are_refused(clip):
     (p,) = params(np.ones(2, "float16"))
     p.grad_scale = 1024.0
     with pytest.raises(RuntimeError, match=r"still carry the loss scale 1024: call scaler.unscale_\(optimizer\) first"):
-        clip(p)
+        clip([p], 1.0)
     assert p.grad.tolist() == [1, 1]
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda p: optim.clip_grad_norm_([p], -1.0), ValueError, "`max_norm` to be at least 0"),
-        (lambda p: optim.clip_grad_norm_([p], float("nan")), ValueError, "`max_norm`"),
-        (lambda p: optim.clip_grad_norm_([p], 1.0, 0), ValueError, "`norm_type` to be above 0"),
-        (lambda p: optim.clip_grad_norm_([p.grad_array], 1.0), TypeError, "expected Parameters, got ndarray"),
-        (lambda p: optim.clip_grad_norm_([p], 1.0, foreach=True), TypeError, "argument .foreach."),
-        (lambda p: optim.clip_grad_value_([p], -1.0), ValueError, "`clip_value`"),
-        (lambda p: optim.clip_grad_value_([p], 1.0, foreach=True), TypeError, "argument .foreach."),
-    ],
-)
-def test_refused(call, error, message):
-    (p,) = params(np.ones(2, "float32"))
-    with pytest.raises(error, match=message):
-        call(p)
-    assert isinstance(optim.clip_grad_norm_(p, 1.0), mp.Tensor)

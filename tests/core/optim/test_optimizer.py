@@ -7,7 +7,7 @@ import pytest
 
 import tinymp as mp
 from oracle import device_array, host, randn
-from tinymp import nn, optim, statistics
+from tinymp import nn, optim
 from tinymp.optim import StepResult
 from tinymp.parameter import Parameter
 
@@ -23,15 +23,6 @@ def sgd(w, grads, lr=1e-3, momentum=0, dampening=0, weight_decay=0, nesterov=Fal
     return w
 
 
-def adagrad(w, grads, lr=1e-2, lr_decay=0, weight_decay=0, initial_accumulator_value=0, eps=1e-10):
-    s = initial_accumulator_value
-    for t, g in enumerate(grads):
-        g = g + weight_decay * w
-        s = s + g**2
-        w = w - lr / (1 + t * lr_decay) * g / (np.sqrt(s) + eps)
-    return w
-
-
 def adam(w, grads, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, amsgrad=False, decoupled=False):
     m = v = largest = 0.0
     for t, g in enumerate(grads, 1):
@@ -41,17 +32,6 @@ def adam(w, grads, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, amsgra
         v = betas[1] * v + (1 - betas[1]) * g**2
         largest = np.maximum(largest, v) if amsgrad else v
         w = w - lr * (m / (1 - betas[0] ** t)) / (np.sqrt(largest / (1 - betas[1] ** t)) + eps)
-    return w
-
-
-def rmsprop(w, grads, lr=1e-2, alpha=0.99, eps=1e-8, weight_decay=0, momentum=0, centered=False):
-    v = a = b = 0.0
-    for g in grads:
-        g = g + weight_decay * w
-        v = alpha * v + (1 - alpha) * g**2
-        a = alpha * a + (1 - alpha) * g
-        b = momentum * b + g / (np.sqrt(v - centered * a**2) + eps)
-        w = w - lr * b
     return w
 
 
@@ -70,14 +50,9 @@ RULES = [
     (optim.SGD, sgd, {"lr": 0.1, "momentum": 0.9}),
     (optim.SGD, sgd, {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.01}),
     (optim.SGD, sgd, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
-    ("Adagrad", adagrad, {}),
-    ("Adagrad", adagrad, {"lr": 0.1, "lr_decay": 0.2, "weight_decay": 0.1, "initial_accumulator_value": 0.5}),
     (optim.Adam, adam, {}),
     (optim.Adam, adam, {"lr": 0.05, "betas": (0.5, 0.9), "eps": 1e-3, "weight_decay": 0.1}),
     (optim.Adam, adam, {"lr": 0.05, "amsgrad": True, "betas": (0.5, 0.5)}),
-    ("RMSprop", rmsprop, {}),
-    ("RMSprop", rmsprop, {"lr": 0.05, "alpha": 0.5, "eps": 1e-3, "weight_decay": 0.1, "momentum": 0.9}),
-    ("RMSprop", rmsprop, {"lr": 0.05, "alpha": 0.5, "eps": 0.1, "momentum": 0.5, "centered": True}),
     ("AdamW", adamw, {}),
     ("AdamW", adamw, {"lr": 0.05, "weight_decay": 0.2, "amsgrad": True, "betas": (0.5, 0.5)}),
 ]
@@ -95,9 +70,8 @@ def run(optimizer, p, grads):
         np.testing.assert_array_equal(host(p.grad), g)  # a step never writes into gradients
 
 
-@pytest.mark.parametrize("shape", [(4, 3), ()])
-@pytest.mark.parametrize("maximize", [False, True])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("shape", "maximize"), [((4, 3), False), ((), True)])
 @pytest.mark.parametrize(("rule", "oracle", "options"), RULES)
 def test_rule_against_its_oracle(rule, oracle, options, dtype, maximize, shape):
     w, grads = np.asarray(randn(*shape, seed=99)).astype(dtype), gradients(shape, dtype)
@@ -111,21 +85,11 @@ def test_rule_against_its_oracle(rule, oracle, options, dtype, maximize, shape):
     assert (np.abs(p.numpy() - expected) <= STEPS * 12 * np.finfo(dtype).eps * size).all()
 
 
-def test_a_learning_rate_may_be_a_tensor_without_axes():
-    """It is read once, as a number."""
-    lr = mp.tensor(0.25)
-    optimizer = optim.SGD([Parameter([1.0])], lr=lr)
-    assert optimizer.param_groups[0]["lr"] == 0.25 and type(optimizer.param_groups[0]["lr"]) is float
-    with pytest.raises(TypeError, match="SGD: expected `lr` to be a number"):
-        optim.SGD([Parameter([1.0])], lr=mp.tensor([0.25]))
-
-
 @pytest.mark.parametrize("saved", [False, True])
-@pytest.mark.parametrize("policy", [mp.FP32, mp.PURE_FP16], ids=str)
-def test_momentum_that_is_switched_on_begins_with_the_gradient(saved, policy):
+def test_momentum_that_is_switched_on_begins_with_the_gradient(saved):
     """As in PyTorch: the first buffer is the gradient itself, without dampening, also in the fourth step."""
     w, grads = randn(5, seed=9).astype("float32"), gradients((5,), "float32", 9)
-    p = policy.cast(Parameter(w.copy()))
+    p = Parameter(w.copy())
     optimizer = optim.SGD([p], lr=0.1)
 
     def go_on(*steps, **options):
@@ -135,7 +99,7 @@ def test_momentum_that_is_switched_on_begins_with_the_gradient(saved, policy):
             state = optimizer.state_dict()
             optimizer = optim.SGD([p], lr=0.1)
             optimizer.load_state_dict(state)
-        run(optimizer, p, [grads[i].astype(p.dtype) for i in steps])
+        run(optimizer, p, [grads[i] for i in steps])
 
     go_on(0, 1, 2)
     go_on(3, 4, 5, momentum=0.9, dampening=0.5)
@@ -146,7 +110,7 @@ def test_momentum_that_is_switched_on_begins_with_the_gradient(saved, policy):
     for k in (3, 4, 5, 6, 7, 8):
         m = m if k in (3, 6) else 0.9 * m + 0.5 * grads[k]
         w = w - 0.1 * (grads[k] if k == 6 else m)
-    np.testing.assert_allclose(p.numpy(), w, rtol=0, atol=1e-5 if policy is mp.FP32 else 0.02)
+    np.testing.assert_allclose(p.numpy(), w, rtol=0, atol=1e-5)
 
 
 def test_groups_have_their_own_options_and_order():
@@ -166,24 +130,16 @@ def test_groups_have_their_own_options_and_order():
     assert p.dtype == "float32" and float(p.array[0]) == -0.5
 
 
-# --------------------------------------------------------------------------------------------------- masters and state
-
-
-def test_small_updates_reach_the_master_and_at_last_the_copy():
-    p = mp.MIXED.cast(Parameter(np.ones(3, "float32")))
+@pytest.mark.parametrize("policy", [mp.MIXED, mp.NO_MASTER], ids=str)
+def test_small_updates_reach_the_master_and_at_last_the_copy(policy):
+    p = policy.cast(Parameter(np.ones(3, "float32")))
     optimizer = optim.SGD([p], lr=1.0)
     for k in range(1, 9):  # 2^-13: an eighth of the FP16 spacing at 1, a quarter of that below it
         p.grad = device_array(np.full(3, 2.0**-13, "float16"))
         optimizer.step()
-        assert (p.master == np.float32(1 - k * 2.0**-13)).all()
+        assert (p.master == np.float32(1 if policy is mp.NO_MASTER else 1 - k * 2.0**-13)).all()
         assert (p.array == p.master.astype("float16")).all()
-    assert (p.array == 1 - 2.0**-10).all() and p.dtype == "float16"
-
-
-def test_without_master_small_updates_are_lost():
-    p = mp.NO_MASTER.cast(Parameter(np.ones(3, "float32")))
-    run(optim.SGD([p], lr=1.0), p, [np.full(3, 2.0**-13, "float16")] * 8)
-    assert (p.array == 1).all()
+    assert (p.array == (1 if policy is mp.NO_MASTER else 1 - 2.0**-10)).all() and p.dtype == "float16"
 
 
 def test_write_back_rounds_as_the_parameters_policy_says():
@@ -195,7 +151,7 @@ def test_write_back_rounds_as_the_parameters_policy_says():
     assert mp.current_policy() is mp.MIXED
 
 
-@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.NO_MASTER, mp.PURE_FP16], ids=str)
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.NO_MASTER, replace(mp.MIXED, state="float16")], ids=str)
 @pytest.mark.parametrize(("rule", "options"), [(optim.SGD, {"momentum": 0.9}), (optim.Adam, {"amsgrad": True})])
 def test_state_has_the_dtype_of_the_policy(rule, options, policy):
     p = policy.cast(Parameter(randn(5, 4).astype("float32")))
@@ -203,28 +159,6 @@ def test_state_has_the_dtype_of_the_policy(rule, options, policy):
     run(optimizer, p, gradients((5, 4), p.dtype, 3))
     arrays = {k: v for k, v in optimizer.state[p].items() if k != "step"}
     assert {a.dtype for a in arrays.values()} == {policy.state} and all(a.shape == (5, 4) for a in arrays.values())
-
-
-def test_fp16_state_is_the_fp32_state_rounded_after_each_step():
-    p, q = (policy.cast(Parameter(randn(50).astype("float32"))) for policy in (mp.NO_MASTER, mp.PURE_FP16))
-    first, second = optim.SGD([p], lr=0.1, momentum=0.9), optim.SGD([q], lr=0.1, momentum=0.9)
-    g = randn(50, seed=5).astype("float16")
-    for _ in range(2):
-        run(first, p, [g])
-        run(second, q, [g])
-        buffer = first.state[p]["momentum_buffer"]
-        np.testing.assert_array_equal(host(second.state[q]["momentum_buffer"]), host(buffer).astype("float16"))
-        buffer[...] = buffer.astype("float16")
-
-
-@pytest.mark.parametrize(("rule", "eps"), [(optim.Adam, 1e-8), ("Adagrad", 1e-10)])
-def test_eps_counts_though_fp16_could_not_hold_it(rule, eps):
-    p = mp.MIXED.cast(Parameter(np.ones(2, "float32")))
-    run(found(rule)([p], lr=0.5, eps=eps), p, [np.zeros(2, "float16")])  # 0 / (0 + eps)
-    assert (p.array == 1).all()
-
-
-# ----------------------------------------------------------------------------------------------------------- the step
 
 
 def test_frozen_parameters_are_skipped_and_no_gradients_is_a_result_of_its_own():
@@ -251,15 +185,6 @@ def test_a_missing_gradient_is_named_and_nothing_is_updated():
     assert optimizer.step(allow_missing=True).applied and (p.array == 0).all() and (q.array == 1).all()
 
 
-@pytest.mark.parametrize(("grad", "error"), [(np.ones(3, "float32"), ValueError), (np.ones(2, "int64"), TypeError)])
-def test_a_gradient_that_does_not_fit_is_refused(grad, error):
-    p = Parameter(np.ones(2, "float32"))
-    with pytest.raises(error, match=r"^grad: expected floating numbers of shape \(2,\), got"):
-        p.grad = grad
-    p.grad = [1.0, 2.0]
-    assert p.grad.tolist() == [1, 2]
-
-
 def test_scaled_gradients_are_refused():
     p = Parameter(np.ones(2, "float32"))
     p.grad, p.grad_scale = device_array(np.ones(2, "float32")), 1024.0
@@ -273,11 +198,9 @@ def test_statistics_follow_the_step():
     layer(mp.tensor(randn(4, 2).astype("float32")))
     p.grad = device_array(np.ones(1, "float32"))
     assert optim.SGD([p]).step()
-    statistics.settle(True)  # nothing is left to undo
-    assert layer.num_batches_tracked.item() == 1
-
-
-# ------------------------------------------------------------------------------------------------------------- saving
+    p.grad = device_array(np.full(1, np.inf, "float32"))
+    assert not optim.NoLossScaler().step(optim.SGD([p, *layer.parameters()]), allow_missing=True)
+    assert layer.num_batches_tracked.item() == 1  # nothing was left to undo
 
 
 @pytest.mark.parametrize(("rule", "options"), [(r, o) for r, _, o in RULES])
@@ -314,31 +237,22 @@ def _without(d, key):
     return {k: v for k, v in d.items() if k != key}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda d: _without(d, "state"), r"state_dict: it lacks \['state'\]"),
-        (lambda d: {**d, "more": 1}, r"unknown \['more'\]"),
-        (lambda d: {**d, "param_groups": []}, r"expected groups with \[2\] parameters, got \[\]"),
-        (lambda d: {**d, "param_groups": [{**d["param_groups"][0], "params": [0]}]}, r"got \[1\]"),
-        (lambda d: {**d, "param_groups": [_without(d["param_groups"][0], "lr")]}, r"a group: it lacks \['lr'\]"),
-        (lambda d: {**d, "param_groups": [{**d["param_groups"][0], "lr": -1.0}]}, "at least 0"),
-        (lambda d: {**d, "state": {**d["state"], 7: {}}}, r"unknown \[7\]"),
-        (lambda d: {**d, "state": {0: {**d["state"][0], "exp_avg": np.zeros(9)}}}, r"`exp_avg` of parameter 0 \(2,\)"),
-        (lambda d: {**d, "state": {0: {**d["state"][0], "exp_avg": np.zeros(2, int)}}}, "in float32, got int64"),
-        (lambda d: {**d, "state": {0: _without(d["state"][0], "exp_avg")}}, r"it lacks \['exp_avg'\]"),
-        (lambda d: {**d, "state": {0: {**d["state"][0], "max": 0}}}, r"unknown \['max'\]"),
-        (lambda d: _with(d, exp_avg=np.array([1, np.nan])), r"`exp_avg` of parameter 0 \(2,\) to be finite .* \[nan\]"),
-        (lambda d: _with(d, exp_avg=np.array([-np.inf, 1])), r"`exp_avg` of .* to be finite .* \[-inf\]"),
-        (lambda d: _with(d, exp_avg=np.array([1, 1e300])), r"`exp_avg` of .* in float32, got float64 .* \[1.e\+300\]"),
-        (lambda d: _with(d, exp_avg_sq=np.array([1, -1e-9])), r"`exp_avg_sq` of .* at least 0, got .* \[-1.e-09\]"),
-        (lambda d: _with(d, step=-1), r"parameter 0 \(2,\): expected `step` to be at least 0"),
-        (lambda d: _with(d, step=2**40), "`step` to be at most 2147483646"),
-        (lambda d: {**d, "param_groups": [{**d["param_groups"][0], "params": [0, 0]}]}, r"unknown \[1\]"),
-        (lambda d: {**d, "param_groups": [{**d["param_groups"][0], "lr": float("nan")}]}, "`lr` to be at least 0"),
-        (lambda d: {**d, "param_groups": [{**d["param_groups"][0], "lr": 1e300}]}, "finite in FP32, got 1e"),
-    ],
-)
+LR = {"lr": float("nan")}
+WRONG = [
+    (lambda d: _without(d, "state"), r"it lacks \['state'\]"),
+    (lambda d: {**d, "param_groups": [{**d["param_groups"][0], "params": [0]}]}, r"got \[1\]"),
+    (lambda d: {**d, "param_groups": [{**d["param_groups"][0], **LR}]}, "`lr` to be at least 0"),
+    (lambda d: {**d, "state": {**d["state"], 7: {}}}, r"unknown \[7\]"),
+    (lambda d: {**d, "state": {0: _without(d["state"][0], "exp_avg")}}, r"it lacks \['exp_avg'\]"),
+    (lambda d: _with(d, exp_avg=np.zeros(9)), r"`exp_avg` of parameter 0 \(2,\)"),
+    (lambda d: _with(d, exp_avg=np.array([1, np.nan])), "to be finite"),
+    (lambda d: _with(d, exp_avg_sq=np.array([1, -1e-9])), "at least 0"),
+    (lambda d: _with(d, step=-1), "expected `step` to be at least 0"),
+    (lambda d: _with(d, step=1.5), "expected `step` to be an integer, got 1.5"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG)
 def test_loading_what_does_not_fit_raises_and_changes_nothing(change, message):
     params = [Parameter(np.ones(n, "float32")) for n in (2, 3)]
     optimizer = optim.Adam(params)
@@ -346,37 +260,9 @@ def test_loading_what_does_not_fit_raises_and_changes_nothing(change, message):
         p.grad = device_array(np.ones(p.shape, "float32"))
     optimizer.step()
     before = optimizer.state_dict()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         optimizer.load_state_dict(change(before))
     np.testing.assert_equal(optimizer.state_dict(), before)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda d: _with(d, step=1.5), "expected `step` to be an integer, got 1.5"),
-        (lambda d: _with(d, step=float("nan")), "expected `step` to be an integer, got nan"),
-        (lambda d: _with(d, step=True), "expected `step` to be an integer, got True"),
-        (lambda d: {**d, "param_groups": 3}, "`param_groups` to be a list, got int"),
-        (lambda d: {**d, "state": {0: 5}}, r"the state of parameter 0 \(2,\) to be a dict"),
-    ],
-)
-def test_loading_what_is_no_state_raises(change, message):
-    optimizer = optim.Adam([Parameter(np.ones(n, "float32")) for n in (2, 3)])
-    saved = {**optimizer.state_dict(), "state": {0: {"step": 1, "exp_avg": np.ones(2), "exp_avg_sq": np.ones(2)}}}
-    with pytest.raises(TypeError, match=message):
-        optimizer.load_state_dict(change(saved))
-    assert not optimizer.state
-
-
-def test_an_infinite_second_moment_in_fp16_is_loaded():
-    """Training in pure FP16 makes such, and goes on."""
-    p = mp.PURE_FP16.cast(Parameter(np.ones(2, "float32")))
-    optimizer = optim.Adagrad([p])
-    run(optimizer, p, [np.array([1000, 1], "float16")])
-    saved = optimizer.state_dict()
-    assert saved["state"][0]["sum"].tolist() == [np.inf, 1]
-    optimizer.load_state_dict(saved)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -388,63 +274,3 @@ def test_loaded_state_is_copied_and_takes_the_optimizers_dtype(dtype):
     assert optimizer.state[p]["momentum_buffer"].dtype == "float32"
     run(optimizer, p, [np.zeros(2, "float32")])
     assert (saved["state"][0]["momentum_buffer"] == 1).all()
-
-
-# ------------------------------------------------------------------------------------------------------------ refused
-
-
-def _p():
-    return Parameter(np.ones(2, "float32"))
-
-
-def test_a_state_that_starts_beyond_its_dtype_is_refused():
-    params = list(replace(mp.MIXED, state="float16").cast(nn.Linear(2, 2)).parameters())
-    with pytest.raises(ValueError, match="Adagrad: the constant 100000 does not fit FP16"):
-        optim.Adagrad(params, initial_accumulator_value=1e5)
-
-
-NUMBERS = {
-    optim.SGD: ("lr", "momentum", "dampening", "weight_decay"),
-    "Adagrad": ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"),
-    optim.Adam: ("lr", "eps", "weight_decay"),
-    "AdamW": ("lr", "eps", "weight_decay"),
-}
-
-
-@pytest.mark.parametrize(("rule", "name"), [(rule, name) for rule, names in NUMBERS.items() for name in names])
-@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), -float("inf"), 1e39, "1", None, True, 1j])
-def test_every_number_is_checked(rule, name, value):
-    if (name, value) == ("dampening", -1.0):
-        assert found(rule)([_p()], dampening=-1.0)  # as in PyTorch
-        return
-    with pytest.raises((TypeError, ValueError), match=rf"{found(rule).__name__}: expected .*{name}"):
-        found(rule)([_p()], **{name: value})
-
-
-def test_options_are_checked_again_at_each_step():
-    p = _p()
-    p.grad = device_array(np.ones(2, "float32"))
-    optimizer = optim.SGD([p])
-    optimizer.param_groups[0]["lr"] = float("nan")
-    with pytest.raises(ValueError, match="`lr`"):
-        optimizer.step()
-    assert (p.array == 1).all()
-
-
-def test_a_rule_of_ones_own():
-    class Sign(optim.Optimizer):
-        def __init__(self, params, lr=1.0):
-            super().__init__(params, {"lr": lr})
-
-        def update(self, w, g, state, group):
-            return w - group["lr"] * np.sign(g)
-
-    p = _p()
-    run(Sign([p], lr=0.5), p, [np.array([3.0, -2.0], "float32")])
-    assert p.array.tolist() == [0.5, 1.5]
-
-
-def test_repr():
-    with mp.audit() as a:
-        pass
-    assert repr(a) == "<tinymp audit of 0 iterations, 0 rows in the ledger; print it for a summary>"

@@ -23,13 +23,6 @@ def test_a_resumed_schedule_goes_on():
     goes_on_when_resumed(cosine, RATES)
 
 
-def test_the_optimizers_state_dict_carries_the_rate():
-    optimizer, other = sgd(0.5), sgd(0.5)
-    optim.CosineAnnealingLR(optimizer, 2).step()
-    other.load_state_dict(optimizer.state_dict())
-    assert other.param_groups[0]["lr"] == pytest.approx(0.25) and other.param_groups[0]["initial_lr"] == 0.5
-
-
 @pytest.mark.parametrize(
     ("results", "advances"),
     [
@@ -44,25 +37,11 @@ def test_when_it_advances(results, advances):
     assert schedule.last_epoch == advances
 
 
-@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), 1e39])
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (lambda o, v: optim.CosineAnnealingLR(o, 2, eta_min=v), "eta_min"),
-        (lambda o, v: o.param_groups[0].update(lr=v) or o.step(), "lr"),
-    ],
-)
-def test_every_number_is_checked(make, name, value):
-    with pytest.raises(ValueError, match=rf": expected `{name}` to be (at least|above) 0"):
-        make(sgd(), value)
-
-
 def test_a_bad_state_changes_nothing():
     schedule = cosine(sgd())
     before = schedule.state_dict()
-    for t in ("x", 1.5, float("nan")):
-        with pytest.raises(TypeError, match="expected `last_epoch` to be an integer, got"):
-            schedule.load_state_dict({"base_lrs": [9.0], "last_epoch": t})
+    with pytest.raises(TypeError, match="expected `last_epoch` to be an integer, got"):
+        schedule.load_state_dict({"base_lrs": [9.0], "last_epoch": float("nan")})
     with pytest.raises(ValueError, match="expected rates of 1 groups, got 2"):
         schedule.load_state_dict({"base_lrs": [9.0, 1.0], "last_epoch": 1})
     assert schedule.state_dict() == before
