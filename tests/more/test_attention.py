@@ -5,7 +5,7 @@ import pytest
 
 import tinymp as mp
 from oracle import host, randn
-from tinymp import nn, ops
+from tinymp import nn
 
 B, L, S, E, HEADS = 2, 4, 5, 8, 2
 FP64 = mp.Policy("FP64", storage="float64")
@@ -74,54 +74,6 @@ def test_against_the_formula(options, masks, added):
     np.testing.assert_allclose(weights.numpy(), each.mean(1), rtol=1e-10, atol=1e-12)
 
 
-def test_a_causal_hint():
-    """PyTorch's: without weights the mask is not looked at, where nothing else masks."""
-    m, x = build(), mp.tensor(randn(L, B, E))
-    later = mp.tensor(np.triu(np.ones((L, L), bool), 1))
-    expected = m(x, x, x, attn_mask=later)[0].numpy()
-    for masks in ({}, {"is_causal": True}, {"is_causal": True, "key_padding_mask": ops.zeros(B, L) > 0}):
-        y, _ = m(x, x, x, need_weights=False, attn_mask=later, **masks)
-        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-12, atol=1e-14)
-    y, _ = m(x, x, x, need_weights=False, attn_mask=~later & later, is_causal=True)
-    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-12, atol=1e-14)
-
-
-def test_a_value_of_its_own_beside_a_query_that_is_the_key():
-    m, (x, *_), v = build(batch_first=True), inputs(), randn(B, L, E, seed=60)
-    given = mp.tensor(x)
-    np.testing.assert_allclose(m(given, given, mp.tensor(v))[0].numpy(), oracle(m, x, x, v, 0.0)[0], rtol=1e-10)
-
-
-def test_layouts_and_weights():
-    m, x = build(), inputs()
-    m.batch_first = True
-    expected, each = oracle(m, *x, 0.0)
-    y, weights = m(*map(mp.tensor, x), average_attn_weights=False)
-    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-10)
-    np.testing.assert_allclose(weights.numpy(), each, rtol=1e-10)
-    assert m(*map(mp.tensor, x), need_weights=False)[1] is None
-    m.batch_first = False
-    y, weights = m(*[mp.tensor(t[0]) for t in x], key_padding_mask=mp.tensor(np.zeros(S, bool)))
-    np.testing.assert_allclose(y.numpy(), expected[0], rtol=1e-10)
-    np.testing.assert_allclose(weights.numpy(), each[0].mean(0), rtol=1e-10)
-
-
-def test_gradients_reach_every_parameter():
-    """Against central differences, along one direction in all parameters."""
-    m, x = build(add_bias_kv=True), [mp.tensor(t.swapaxes(0, 1)) for t in inputs()]
-    dy = mp.tensor(randn(L, B, E, seed=7))
-    (m(*x)[0] * dy).sum().backward()
-    parameters = list(m.parameters())
-    directions = [randn(*p.shape, seed=i + 9) for i, p in enumerate(parameters)]
-    got = sum(float((host(p.grad) * v).sum()) for p, v in zip(parameters, directions))
-    start, h, values = [host(p.array).copy() for p in parameters], 2.0**-17, []
-    for sign in (1, -1):
-        for p, w, v in zip(parameters, start, directions):
-            p.write(mp.tensor(w + sign * h * v).array)
-        values.append((m(*x)[0] * dy).sum().item())
-    np.testing.assert_allclose(got, (values[0] - values[1]) / (2 * h), rtol=1e-6)
-
-
 @pytest.mark.parametrize("masked", [True, False])
 def test_mixed(masked):
     m = mp.MIXED.cast(nn.MultiheadAttention(E, HEADS, dropout=0.1))
@@ -130,10 +82,3 @@ def test_mixed(masked):
     (y.sum() + weights.sum()).backward()
     assert {y.dtype.name, weights.dtype.name, *(p.grad.dtype.name for p in m.parameters())} == {"float16"}
     assert all(np.isfinite(host(p.grad)).all() for p in m.parameters())
-
-
-def test_dropout_follows_training():
-    m, q = nn.MultiheadAttention(E, HEADS, dropout=0.5), mp.tensor(randn(L, B, E).astype("float32"))
-    mp.manual_seed(0)
-    assert (m(q, q, q)[1] == 0).any().item()
-    assert not (m.eval()(q, q, q)[1] == 0).any().item()

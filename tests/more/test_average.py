@@ -52,21 +52,6 @@ def test_averages_are_pytorchs(policy, function, its):
     np.testing.assert_array_equal(mine.eval()(x).numpy(), mine.module(x).numpy())
 
 
-@pytest.mark.parametrize("use_buffers", [False, True])
-def test_buffers_are_copied_or_averaged(use_buffers):
-    ours, theirs = pair(("BatchNorm1d", 3))
-    mine, other = (a.AveragedModel(m, use_buffers=use_buffers) for a, m in ((nn, ours), (swa, theirs)))
-    for step in range(4):
-        x = np.random.default_rng(step).standard_normal((8, 3)).astype("float32") + step
-        ours(mp.tensor(x))
-        theirs(torch.tensor(x))
-        mine.update_parameters(ours)
-        other.update_parameters(theirs)
-    for name in ("running_mean", "running_var"):
-        expected = getattr(other.module[0], name).numpy()
-        np.testing.assert_allclose(getattr(mine.module[0], name).numpy(), expected, rtol=1e-5)
-
-
 def test_statistics_of_a_loader():
     ours, theirs = pair(("Linear", 4, 3), ("BatchNorm1d", 3))
     batches = [np.random.default_rng(i).standard_normal((6, 4)).astype("float32") for i in range(5)]

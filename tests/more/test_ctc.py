@@ -58,19 +58,6 @@ def test_all_alignments(input_lengths, reduction):
     hold(randn(5, 5, 3), TARGETS, input_lengths, [3, 2, 2, 0, 1], reduction=reduction)
 
 
-@pytest.mark.parametrize("blank", [1, 3])
-def test_blank(blank):
-    targets = np.array([[0, 2, 0], [2, 2, 7]])
-    hold(randn(5, 2, 4), targets, [5, 4], [3, 2], blank=blank, reduction="none")
-
-
-def test_log_probabilities_as_of_a_network():
-    """Also very sure ones: most alignments have a probability that FP32 does not hold."""
-    for scale in (1, 60):
-        x = scale * randn(6, 2, 3)
-        hold(np.array(ops.log_softmax(mp.tensor(x), -1)), [[1, 2], [2, 2]], [6, 5], [2, 2], reduction="none")
-
-
 def run(x, *args, dtype="float64", dy=1.0, **options):
     """The loss and the gradient at log_probs."""
     x = mp.tensor(np.asarray(x, dtype), requires_grad=True)
@@ -90,48 +77,6 @@ def test_targets_one_after_the_other():
             np.testing.assert_array_equal(got, wanted)
 
 
-@pytest.mark.parametrize(
-    "given", [mp.tensor, np.array, tuple, lambda x: mp.tensor(np.array(x, "int32")), lambda x: np.array(x, "uint8")]
-)
-def test_kinds_of_lengths_and_targets(given):
-    expected = run(X, *PADDED)
-    targets, *lengths = PADDED
-    for got, wanted in zip(run(X, given(targets.tolist()), *map(given, lengths)), expected):
-        np.testing.assert_array_equal(got, wanted)
-
-
-def test_wide_padding_changes_nothing():
-    targets, *lengths = PADDED
-    wide = np.pad(host(targets.array), ((0, 0), (0, 9)), constant_values=-1)
-    for got, wanted in zip(run(X, mp.tensor(wide), *lengths), run(X, *PADDED)):
-        np.testing.assert_allclose(got, wanted, rtol=1e-15)
-
-
-def test_without_a_batch():
-    loss, dx = run(X[:, :1], mp.tensor([[1, 2, 1]]), [4], [3])
-    for lengths in ((4, 3), ([4], [3]), (mp.tensor(4), mp.tensor(3))):
-        for reduction in ("mean", "none", "sum"):
-            single, dx_single = run(X[:, 0], mp.tensor([1, 2, 1]), *lengths, reduction=reduction)
-            assert single.shape == ()
-            factor = 1 if reduction == "mean" else 3
-            np.testing.assert_allclose(single, loss * factor, rtol=1e-15)
-            np.testing.assert_allclose(dx_single, dx[:, 0] * factor, rtol=1e-15)
-
-
-def test_batch_first_log_probs():
-    """A view of (N, T, C), as a network may have it."""
-    x = np.ascontiguousarray(X.transpose(1, 0, 2))
-    leaf = mp.tensor(x, requires_grad=True)
-    ops.ctc_loss(leaf.transpose(0, 1), *PADDED).backward()
-    np.testing.assert_array_equal(host(leaf.grad).transpose(1, 0, 2), run(X, *PADDED)[1])
-
-
-def test_the_same_without_a_gradient():
-    with mp.no_grad():
-        alone = ops.ctc_loss(mp.tensor(X), *PADDED).numpy()
-    np.testing.assert_array_equal(alone, run(X, *PADDED)[0])
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("zero_infinity", [False, True])
 def test_targets_that_do_not_fit(zero_infinity, dtype):
@@ -146,13 +91,6 @@ def test_targets_that_do_not_fit(zero_infinity, dtype):
     np.testing.assert_array_equal(dx[:2, 1], 0 if zero_infinity else np.nan)
     assert not dx[2:, 1].any()
     assert not dx[:, 2:].any()
-
-
-def test_reductions_of_what_does_not_fit():
-    args = mp.tensor([[1, 2], [1, 1]]), [4, 2], [2, 2]
-    first = run(X[:, :1], mp.tensor([[1, 2]]), [4], [2])[0]
-    assert run(X[:, :2], *args)[0] == np.inf
-    np.testing.assert_allclose(run(X[:, :2], *args, zero_infinity=True)[0], first / 2, rtol=1e-15)
 
 
 def test_probabilities_of_zero():
@@ -239,17 +177,6 @@ def test_a_gpu_reports_bad_values_later(gpu, which, place, value):
     name = ("targets", "input_lengths", "target_lengths")[which]
     with pytest.raises(ValueError, match=f"^ctc_loss: expected every value of `{name}` .* earlier call"):
         ops.ctc_loss(x.requires_grad_(), *labels).numpy()
-
-
-def test_lengths_on_the_host(gpu):
-    """They say which labels are needed, are checked at once, and moved. So is what lies on a GPU beside a CPU."""
-    x, targets = mp.Tensor(on_device(randn(6, 2, 4).astype("float32"))), np.array([1, 2, 3])
-    expected = ops.ctc_loss(mp.Tensor(x.numpy()), mp.Tensor(targets), [6, 5], [2, 1]).item()
-    for given in (mp.Tensor(on_device(targets)), targets, [[1, 2, 0], [3, 0, 0]]):
-        assert ops.ctc_loss(x, given, [6, 5], [2, 1]).item() == pytest.approx(expected, rel=1e-6)
-    assert ops.ctc_loss(mp.Tensor(x.numpy()), mp.Tensor(on_device(targets)), [6, 5], [2, 1]).item() == expected
-    with pytest.raises(ValueError, match=r"`target_lengths` in \[0, 3\], .* got 4 at index 1"):
-        ops.ctc_loss(x, [[1, 2, 0], [3, 0, 0]], [6, 5], [2, 4])
 
 
 def test_nothing_waits_for_the_device(gpu):

@@ -2,17 +2,14 @@ import gc
 import threading
 import time
 import traceback
-import tracemalloc
 from collections import namedtuple
-from itertools import islice
-from weakref import ref
 
 import numpy as np
 import pytest
 
 import tinymp as mp
 from batches import LENGTHS, X, Y, batches_in_order, numbers
-from tinymp.data import DataLoader, Dataset, Subset, TensorDataset, default_collate, random_split
+from tinymp.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 BOTH = pytest.mark.parametrize("prefetch", [0, 1, 2, 2**60])
 
@@ -59,10 +56,6 @@ def test_batches_in_order(prefetch, dataset, batch_size, drop_last, lengths, num
     batches_in_order(loader, lengths)
 
 
-def test_batch_size_is_1_by_default():
-    assert numbers(DataLoader(Rows())) == [[i] for i in range(10)]
-
-
 def test_a_subset_is_indexed_through_to_the_tensors():
     class Counting(np.ndarray):
         calls = 0
@@ -76,20 +69,6 @@ def test_a_subset_is_indexed_through_to_the_tensors():
     part = Subset(Subset(dataset, [9, 8, 7, 6]), [3, 0, -2])
     assert numbers(DataLoader(part, 3)) == [[6, 9, 7]]
     assert Counting.calls == 1
-
-
-def test_a_derived_dataset_keeps_its_own_items():
-    class Doubled(TensorDataset):
-        def __getitem__(self, i):
-            x, y = super().__getitem__(i)
-            return x, mp.Tensor(2 * y.array)
-
-    class Backwards(Subset):
-        def __getitem__(self, i):
-            return super().__getitem__(len(self) - 1 - i)
-
-    assert numbers(DataLoader(Doubled(X, Y), 5)) == [[0, 2, 4, 6, 8], [10, 12, 14, 16, 18]]
-    assert numbers(DataLoader(Backwards(TensorDataset(X, Y), [1, 2, 3]), 5)) == [[3, 2, 1]]
 
 
 @pytest.mark.parametrize("num_workers", [0, 3])
@@ -108,18 +87,6 @@ def test_sampler_and_collate_fn(prefetch, sampler, num_workers):
     assert len(loader) == 2
     joined = DataLoader(TensorDataset(Y), 2, sampler=sampler, collate_fn=len)  # also there it gets items
     assert list(joined) == [2, 1]
-
-
-@pytest.mark.parametrize("num_workers", [0, 3])
-def test_the_dataset_sees_the_context_of_the_loop(num_workers):
-    class Context(Rows):
-        def __getitem__(self, i):
-            return mp.current_policy().name, mp.is_grad_enabled()
-
-    with mp.use(mp.FP32), mp.no_grad():
-        ((names, enabled),) = DataLoader(Context(), 10, num_workers=num_workers)
-    assert set(names) == {"FP32"}
-    assert not enabled.array.any()
 
 
 # -------------------------------------------------------------------------------------------------------------- order
@@ -193,47 +160,6 @@ def test_num_workers_load_batches_side_by_side(prefetch):
     assert [i for batch in loader for i in batch.tolist()] == Y.tolist()
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 3])
-def test_waiting_threads_hold_no_items(num_workers):
-    alive = []
-
-    class Item(np.ndarray):
-        pass
-
-    class Items(Rows):
-        def __getitem__(self, i):
-            item = np.zeros(3).view(Item)
-            alive.append(ref(item))
-            return item
-
-    batches = iter(DataLoader(Items(), 2, num_workers=num_workers, prefetch=2))
-    next(batches)
-    deadline = time.monotonic() + 10
-    while len(alive) < 6 or any(item() is not None for item in alive):
-        assert time.monotonic() < deadline, "a batch is made, but its items are held"
-        time.sleep(0.001)
-
-
-@pytest.mark.parametrize("num_workers", [0, 3])
-def test_what_a_loop_that_was_left_wanted_is_not_loaded(num_workers):
-    seen, left = [], threading.Event()
-
-    class Waiting(Rows):
-        def __getitem__(self, i):
-            seen.append(i)
-            if i:
-                left.wait(10)
-            return i
-
-    batches = iter(DataLoader(Waiting(), num_workers=num_workers, prefetch=9))
-    next(batches)
-    del batches
-    left.set()
-    while threads():
-        time.sleep(0.001)
-    assert len(seen) <= 1 + max(num_workers, 1)
-
-
 class Cycle:
     """Only the garbage collector frees it."""
 
@@ -278,15 +204,6 @@ def test_a_thread_whose_loop_was_left_does_not_meet_the_next_epoch_in_the_datase
 
 
 @pytest.mark.parametrize("num_workers", [0, 3])
-def test_many_epochs_left_early_neither_hang_nor_leak(num_workers):
-    loader = DataLoader(TensorDataset(X, Y), 1, shuffle=True, seed=0, num_workers=num_workers)
-    for n in range(300):
-        for i, _ in enumerate(loader):
-            if i == n % 10:
-                break
-
-
-@pytest.mark.parametrize("num_workers", [0, 3])
 @BOTH
 @pytest.mark.parametrize("error", [ValueError, FileNotFoundError, KeyError])
 def test_an_error_of_the_dataset_is_raised_in_the_loop(prefetch, error, num_workers):
@@ -303,31 +220,6 @@ def test_an_error_of_the_dataset_is_raised_in_the_loop(prefetch, error, num_work
     assert "no such picture" in text
     loader.dataset.dataset.broken = None
     assert len(numbers(loader)) == 3  # and the loader still works
-
-
-@pytest.mark.parametrize("num_workers", [0, 3])
-@BOTH
-def test_stop_iteration_in_a_dataset_does_not_end_the_epoch_silently(prefetch, num_workers):
-    with pytest.raises(RuntimeError) as caught:
-        list(DataLoader(Rows(broken=3, error=StopIteration), prefetch=prefetch, num_workers=num_workers))
-    assert isinstance(caught.value.__cause__, StopIteration)
-
-
-@pytest.mark.parametrize("num_workers", [0, 3])
-@BOTH
-def test_an_error_leaves_no_cycle_that_keeps_batches_alive(prefetch, num_workers):
-    class Broken(Exception):
-        pass
-
-    gc.disable()
-    try:
-        try:
-            list(DataLoader(Rows(broken=7, error=Broken), prefetch=prefetch, num_workers=num_workers))
-        except Broken as error:
-            alive = ref(error)
-        assert alive() is None
-    finally:
-        gc.enable()
 
 
 # ------------------------------------------------------------------------------------------------------------ collate
@@ -376,12 +268,6 @@ def test_a_sampler_is_checked_as_it_is_read(sampler, error, match):
         list(loader)
 
 
-def test_random_split_feeds_loaders():
-    train, test = random_split(TensorDataset(X, Y), [0.8, 0.2], seed=0)
-    batches = numbers(DataLoader(train, 3, shuffle=True, seed=1)) + numbers(DataLoader(test, 3))
-    assert sorted(i for batch in batches for i in batch) == Y.tolist()
-
-
 # ----------------------------------------------------------------------------------------------- samplers without end
 
 
@@ -411,25 +297,3 @@ def test_a_sampler_is_read_as_far_as_batches_are_loaded(prefetch, num_workers):
         expected = [k % 10 for k in range(4 * i, 4 * i + 4)]
         assert next(batches)[1].tolist() == expected
         assert sampler.read == 4 * (i + 1 + max(prefetch, num_workers))
-
-
-@pytest.mark.parametrize("num_workers", [0, 3])
-def test_the_numbers_that_were_read_are_given_back(num_workers):
-    loader = DataLoader(TensorDataset(Y), 32, sampler=WithoutEnd(), num_workers=num_workers)
-    most = []
-    tracemalloc.start()
-    try:
-        for i, _ in enumerate(loader):
-            if i % 1000 == 999:
-                most.append(tracemalloc.get_traced_memory()[1])
-                tracemalloc.reset_peak()
-            if i == 2999:
-                break
-    finally:
-        tracemalloc.stop()
-    assert most[2] < most[1] + 1000 * 32  # a thousand batches of numbers are 256 kB and more
-
-
-def test_two_loops_at_once_read_a_sampler_each():
-    for (a,), (b,) in islice(zip(*[DataLoader(TensorDataset(Y), 10, sampler=WithoutEnd())] * 2), 5):
-        assert a.tolist() == b.tolist() == Y.tolist()

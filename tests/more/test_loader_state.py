@@ -8,7 +8,7 @@ import pytest
 
 import tinymp as mp
 from examples.paper.buckets import BucketBatchSampler
-from tinymp.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
+from tinymp.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
 pytestmark = pytest.mark.cpu
 N = 11
@@ -121,17 +121,6 @@ def test_the_state_between_epochs_and_after_a_loop_that_was_left():
     assert len(list(loader)) == 4
 
 
-def test_the_state_is_that_of_the_loop_that_began_last():
-    loader = made("in order")
-    one, other = iter(loader), iter(loader)
-    next(one)
-    next(one)
-    next(other)
-    assert loader.state_dict()["left"].tolist() == list(range(3, N))
-    del one
-    assert loader.state_dict()["left"].tolist() == list(range(3, N))
-
-
 STATES = {
     "another length": ({"items": 12}, "expected the state of a loader of 11 items, got 12"),
     "another key": ({"seed": 3}, r"has unknown \['seed'\]"),
@@ -196,20 +185,6 @@ def test_a_forked_process_begins_anew(loading):
     assert "this loop began in another process" in error
     assert again == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]]
     assert [batch.numpy().tolist() for batch in running] == again[1:]  # the parent's goes on
-
-
-def test_a_tensor_dataset():
-    loader = DataLoader(TensorDataset(X, X + 1), 4, shuffle=True, seed=0)
-    seen = []
-    for x, _ in loader:
-        seen += x.numpy().tolist()
-        state = loader.state_dict()
-        break
-    loader.load_state_dict(state)
-    for x, y in loader:
-        seen += x.numpy().tolist()
-        np.testing.assert_array_equal(y.numpy(), x.numpy() + 1)
-    assert sorted(seen) == X.tolist()
 
 
 @pytest.mark.parametrize("batches", [False, True])

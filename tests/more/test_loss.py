@@ -42,15 +42,6 @@ def test_forward_is_the_op(build, op, input, target, options):
     np.testing.assert_array_equal(loss(x, t).numpy(), getattr(ops, op)(x, t, **options).numpy())
 
 
-def test_ctc_loss():
-    given = tensor(X.reshape(6, 1, 4)), tensor(np.array([[3, 1]])), [6], [2]
-    for module, options in (
-        (nn.CTCLoss(), {}),
-        (nn.CTCLoss(2, "sum", True), {"blank": 2, "reduction": "sum", "zero_infinity": True}),
-    ):
-        np.testing.assert_array_equal(module(*given).numpy(), ops.ctc_loss(*given, **options).numpy())
-
-
 def test_class_weights_follow_the_policy_and_the_loss_stays_fp32():
     weight = tensor(WEIGHT)
     loss = mp.MIXED.cast(nn.CrossEntropyLoss(weight))

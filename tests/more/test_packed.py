@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import host
 from tinymp import nn
 
 torch = pytest.importorskip("torch")
@@ -59,10 +58,3 @@ def test_transformer_is_that_of_pytorch():
     assert close(mask, torch.nn.Transformer.generate_square_subsequent_mask(4, dtype=torch.float64))
     expected = theirs(torch.tensor(src), torch.tensor(tgt), tgt_mask=torch.tensor(mask.numpy()))
     assert close(ours(mp.tensor(src), mp.tensor(tgt), tgt_mask=mask), expected)
-
-
-def test_a_vector_goes_to_masters_and_back():
-    layer = mp.MIXED.cast(nn.Linear(3, 2))
-    nn.vector_to_parameters(mp.arange(8.0) / 3, layer.parameters())
-    assert np.array_equal(host(layer.weight.master).ravel(), (mp.arange(6.0) / 3).numpy())
-    assert nn.parameters_to_vector(layer.parameters()).dtype == mp.float32  # of the masters

@@ -89,21 +89,3 @@ def test_parts_stay_fp32_in_mixed_precision(how):
     np.testing.assert_allclose(layer.weight.numpy(), exact, rtol=2**-11 + 16 * 2.0**-24)
     optimizer.step()
     assert all((p.numpy() != before[name]).any() for name, p in parts.items())
-
-
-def test_a_recurrent_layer():
-    theirs, ours = torch.nn.LSTM(3, 2), nn.LSTM(3, 2)
-    torch.nn.utils.parametrizations.weight_norm(theirs, "weight_hh_l0")
-    nn.weight_norm(ours, "weight_hh_l0", parametrized=True)
-    ours.load_state_dict({name: x.numpy() for name, x in theirs.state_dict().items()})
-    x = rng.standard_normal((4, 1, 3)).astype("float32")
-    expected = theirs(torch.tensor(x))[0].detach().numpy()
-    np.testing.assert_allclose(ours(mp.tensor(x))[0].numpy(), expected, atol=64 * 2.0**-24)
-
-
-def test_a_name_that_is_no_weight():
-    for name in ("kernel", "in_features"):
-        with pytest.raises(ValueError, match="weight_norm: expected `name` to be a weight of Linear, got"):
-            nn.weight_norm(nn.Linear(2, 2), name)
-    with pytest.raises(ValueError, match="remove_spectral_norm: expected a module with a spectral_norm of 'weight'"):
-        nn.remove_spectral_norm(nn.weight_norm(nn.Linear(2, 2)))

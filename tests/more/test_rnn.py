@@ -1,6 +1,5 @@
 """RNN and RNNCell: against the recurrence, in every layout, and with sequences of any length."""
 
-import inspect
 import itertools
 
 import numpy as np
@@ -83,18 +82,6 @@ def test_padding_is_not_read(layer, options, bidirectional, fill):
         np.testing.assert_allclose(host(a), b.detach().numpy(), rtol=1e-9, atol=1e-12)
 
 
-def test_layouts():
-    m = FP64.cast(nn.RNN(D, H))
-    x = randn(T, B, D)
-    zeros = np.zeros((1, B, H))
-    expected, last = oracle(m, x, zeros, [T] * B)
-    y, h_n = m(mp.tensor(x[:, 0]))
-    np.testing.assert_allclose(y.numpy(), expected[:, 0], rtol=1e-10)
-    np.testing.assert_allclose(h_n.numpy(), last[:, 0], rtol=1e-10)
-    m.batch_first = True
-    np.testing.assert_allclose(m(mp.tensor(x.swapaxes(0, 1)))[0].numpy().swapaxes(0, 1), expected, rtol=1e-10)
-
-
 @pytest.mark.parametrize(("nonlinearity", "bias"), [*itertools.product(F, (True, False))])
 def test_cell(nonlinearity, bias):
     m = FP64.cast(nn.RNNCell(D, H, bias, nonlinearity))
@@ -106,16 +93,3 @@ def test_cell(nonlinearity, bias):
 
     check(m, step, randn(B, D), randn(B, H, seed=1), dtypes=("float64",))
     np.testing.assert_allclose(m(mp.tensor(randn(D))).numpy(), step(randn(D), np.zeros(H)), rtol=1e-10)
-
-
-@pytest.mark.parametrize("lengths", [None, [3, 5, 1]])
-def test_mixed(lengths):
-    m = mp.MIXED.cast(nn.RNN(D, H, 2, bidirectional=True))
-    y, h_n = m(mp.tensor(randn(T, B, D).astype("float16")), lengths=lengths)
-    (y.sum() + h_n.sum()).backward()
-    assert {y.dtype.name, h_n.dtype.name, *(p.grad.dtype.name for p in m.parameters())} == {"float16"}
-
-
-def test_constructor_is_pytorchs():
-    names = "input_size hidden_size num_layers nonlinearity bias batch_first dropout bidirectional"
-    assert list(inspect.signature(nn.RNN).parameters) == names.split()

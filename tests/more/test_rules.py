@@ -141,17 +141,6 @@ def test_nadam_goes_on_from_a_state_without_its_product(tmp_path):
             a.load_state_dict(state)
 
 
-def test_what_an_option_no_longer_calls_for_is_loaded():
-    p = nn.Parameter(np.ones(3))
-    a = optim.RMSprop([p], momentum=0.9, centered=True)
-    p.grad = np.ones(3)
-    a.step()
-    a.param_groups[0].update(momentum=0.0, centered=False)
-    state, b = a.state_dict(), optim.RMSprop([p])
-    b.load_state_dict(state)
-    np.testing.assert_equal(b.state_dict(), state)
-
-
 @pytest.mark.parametrize(("schedule", "args"), SCHEDULES)
 def test_schedules_are_those_of_pytorch(schedule, args):
     torch = pytest.importorskip("torch")

@@ -8,7 +8,6 @@ import pytest
 
 from schedules import T, goes_on_when_resumed, rates_are, sgd
 from tinymp import optim
-from tinymp.optim import StepResult
 from tinymp.parameter import Parameter
 
 
@@ -61,26 +60,6 @@ CASES = [
 ]
 IDS = ["OneCycleLR", "OneCycleLR-3", "StepLR", "MultiStepLR", "LinearLR", "LinearLR-defaults"]
 IDS += ["LambdaLR", "SequentialLR"]
-
-
-@pytest.mark.parametrize("warm", [0, 4])
-def test_one_cycle_moves_the_momentum_the_other_way(warm):
-    """Also where it takes over from a warm-up."""
-    for optimizer, read in (
-        (optim.SGD([Parameter(np.ones(1, "float32"))], momentum=0.9), lambda g: g["momentum"]),
-        (optim.Adam([Parameter(np.ones(1, "float32"))]), lambda g: g["betas"][0]),
-    ):
-        schedule, seen = optim.OneCycleLR(optimizer, [1.0], T, pct_start=0.25), []
-        if warm:
-            schedule = optim.SequentialLR(optimizer, [optim.LinearLR(optimizer), schedule], [warm])
-        for _ in range(warm + T):
-            seen.append(read(optimizer.param_groups[0]))
-            schedule.step()
-        ups = [between(0.95, 0.85, t / 5) if t <= 5 else between(0.85, 0.95, (t - 5) / 18) for t in range(T)]
-        ups = [0.95] * warm + ups
-        assert seen == pytest.approx(ups, rel=1e-12)
-        with pytest.raises(ValueError, match=f"OneCycleLR: expected at most {T} steps, got {T + 1}"):
-            schedule.step()
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
@@ -143,22 +122,6 @@ def test_plateau(metrics, options, rates):
     assert plateau(metrics, **options) == plateau(metrics, resumed=True, **options) == rates
 
 
-def test_plateau_follows_the_step_and_resumes():
-    optimizer = sgd(1.0)
-    schedule = optim.ReduceLROnPlateau(optimizer, patience=1, factor=0.5)
-    for _ in range(3):
-        schedule.step(1.0, StepResult.SKIPPED)
-    assert schedule.last_epoch == 0 and optimizer.param_groups[0]["lr"] == 1.0
-    schedule.step(1.0, StepResult.APPLIED)
-    schedule.step(1.0)
-    other = optim.ReduceLROnPlateau(sgd(7.0), patience=1, factor=0.5)
-    other.load_state_dict(schedule.state_dict())
-    other.step(1.0)
-    assert other.get_last_lr() == [0.5] and other.best == 1.0
-    with pytest.raises(ValueError, match="it lacks"):
-        schedule.load_state_dict({})
-
-
 @pytest.mark.parametrize(("make", "expected"), CASES, ids=IDS)
 def test_rates(make, expected):
     rates_are(make, expected)
@@ -167,31 +130,6 @@ def test_rates(make, expected):
 @pytest.mark.parametrize(("make", "expected"), CASES, ids=IDS)
 def test_a_resumed_schedule_goes_on(make, expected):
     goes_on_when_resumed(make, expected)
-
-
-def test_groups_keep_their_ratio_or_have_their_own_function():
-    schedule = optim.StepLR(sgd(0.5, 0.25), 1)
-    schedule.step()
-    assert schedule.get_last_lr() == pytest.approx([0.05, 0.025])
-    schedule = optim.LambdaLR(sgd(0.5, 0.25), [lambda t: 1, lambda t: 1 / (1 + t)])
-    schedule.step()
-    assert schedule.get_last_lr() == [0.5, 0.125]
-
-
-@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), 1e39])
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (lambda o, v: optim.StepLR(o, 1, gamma=v), "gamma"),
-        (lambda o, v: optim.MultiStepLR(o, [1], gamma=v), "gamma"),
-        (lambda o, v: optim.LinearLR(o, start_factor=v), "start_factor"),
-        (lambda o, v: optim.LinearLR(o, end_factor=v), "end_factor"),
-        (lambda o, v: optim.LambdaLR(o, lambda t: v), "lr"),
-    ],
-)
-def test_every_number_is_checked(make, name, value):
-    with pytest.raises(ValueError, match=rf": expected `{name}` to be (at least|above) 0"):
-        make(sgd(), value)
 
 
 def test_a_bad_state_changes_nothing():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from tinymp import nn, ops, optim
+from tinymp import nn, optim
 
 torch = pytest.importorskip("torch")
 rng = np.random.default_rng(0)
@@ -36,10 +36,6 @@ def test_whole_channels_are_dropped(dtype, kind, shape, channels):
     assert getattr(nn, f"Dropout{kind}")(0.25).eval()(x) is x
 
 
-def test_dropped_infinities_become_zero():
-    assert not ops.dropout2d(mp.full((1, 2, 2, 2), float("inf")), 1.0).numpy().any()
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "options"),
     [
@@ -56,16 +52,6 @@ def test_padding_and_upsampling(name, arguments, options):
     y = getattr(nn, name)(*arguments, **options)(mp.tensor(IMAGES)).numpy()
     # bilinear: two interpolations, each two products, a sum and a weight, rounded in both programs
     assert np.allclose(y, expected, rtol=0, atol=16 * np.finfo("float32").eps * abs(IMAGES).max())
-
-
-def test_pretrained_rows():
-    rows = rng.standard_normal((5, 3)).astype("float16")
-    layer = nn.Embedding.from_pretrained(mp.tensor(rows), padding_idx=2)
-    theirs = torch.nn.Embedding.from_pretrained(torch.tensor(rows), padding_idx=2)
-    assert np.array_equal(layer.weight.numpy(), theirs.weight.numpy()) and layer.weight.dtype == mp.float32
-    assert not layer.weight.requires_grad and layer.padding_idx == theirs.padding_idx
-    assert nn.Embedding.from_pretrained(mp.tensor(rows), freeze=False, sparse=True).weight.requires_grad
-    assert nn.EmbeddingBag.from_pretrained(mp.tensor(rows), mode="sum").mode == "sum"
 
 
 @pytest.mark.parametrize("bias", [False, True])

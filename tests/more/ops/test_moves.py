@@ -1,46 +1,39 @@
-"""moves, find and sample: against NumPy and PyTorch."""
+"""What moves, finds and samples elements: against NumPy and PyTorch."""
+
+import re
 
 import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import check, distinct, host, randn
+from oracle import distinct, host, randn, shared
 from tinymp import ops
 
 torch = pytest.importorskip("torch")
 
-MOVES = [
-    (lambda o, x: o.narrow(x, 1, -4, 2)),
-    (lambda o, x: o.roll(x, (1, -2), (0, 1))),
-    (lambda o, x: o.roll(x, 3)),
-    (lambda o, x: o.movedim(x, (0, 2), (2, 1))),
-    (lambda o, x: o.swapaxes(x, 0, -1)),
-    (lambda o, x: o.broadcast_to(x, (2, 3, 4, 5))),
-    (lambda o, x: o.unflatten(x, 1, (2, -1))),
-    (lambda o, x: o.hstack([x, x])),
-    (lambda o, x: o.vstack([x, x])),
-    (lambda o, x: o.tile(x, (2, 1))),
-    (lambda o, x: o.repeat_interleave(x, 2, 1)),
-    (lambda o, x: o.repeat_interleave(x, 2)),
-    (lambda o, x: o.diagonal(x, 1, 2, 0)),
-    (lambda o, x: o.diag(x[0], -1)),
-    (lambda o, x: o.diag(x[0, 0], 2)),
-    (lambda o, x: o.diag(x[0, 0], -1)),
-    (lambda o, x: o.masked_select(x, x > 0)),
-    (lambda o, x: o.meshgrid(x[0, 0], x[1, :, 0], indexing="xy")[0]),
-    (lambda o, x: o.take_along_dim(x, x.argsort(1), 1)),
-    (lambda o, x: o.take_along_dim(x, x.argsort(1) - x.shape[1], 1)),
-]
+MOVES = """
+o.narrow(x, 1, -4, 2) | o.roll(x, (1, -2), (0, 1)) | o.roll(x, 3) | o.movedim(x, (0, 2), (2, 1)) | o.swapaxes(x, 0, 2)
+o.broadcast_to(x, (2, 3, 4, 5)) | o.unflatten(x, 1, (2, -1)) | o.hstack([x, x]) | o.vstack([x, x]) | o.tile(x, (2,))
+o.repeat_interleave(x, 2, 1) | o.repeat_interleave(x, 2) | o.diagonal(x, 1, 2, 0) | o.diag(x[0], -1)
+o.diag(x[0, 0], 2) | o.masked_select(x, x > 0) | o.meshgrid(x[0, 0], x[1, :, 0], indexing="xy")[0]
+o.take_along_dim(x, x.argsort(1), 1) | o.repeat_interleave(x, counts, 0)
+o.take_along_dim(x, x.argsort(1) - x.shape[1], 1) | x.view(4, -1) | x.transpose(1, 2).contiguous()
+x.repeat(2, 1, 3, 1) | x.repeat((0, 2, 1)) | x.unbind(-1)[1] * 2 | o.tril(x, -1) | o.triu(x[0], 9) | o.tril(x[0, :0])
+x[0].T.contiguous().view(20)
+"""
 
 
-@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("move", [move.strip() for move in re.split(r" \| |\n", MOVES.strip())])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int64"])
 def test_moves_and_their_gradients_as_in_pytorch(move, dtype):
     values = (16 * distinct(3, 4, 5)).astype(dtype)
     x, t = mp.tensor(values), torch.tensor(values)
     if dtype != "int64":
         x.requires_grad_(), t.requires_grad_()
-    y, expected = move(ops, x), move(torch, t)
+    y, expected = (
+        eval(move, {"o": o, "x": v, "counts": make([2, 0, 1])})
+        for o, v, make in ((ops, x, mp.tensor), (torch, t, torch.tensor))
+    )
     assert host(y).tolist() == expected.tolist() and str(expected.dtype).endswith(str(y.dtype))
     if dtype != "int64":
         dy = np.round(4 * randn(*y.shape)).astype(dtype)  # whole numbers: their sums are exact
@@ -49,10 +42,29 @@ def test_moves_and_their_gradients_as_in_pytorch(move, dtype):
         assert host(x.grad).tolist() == t.grad.tolist()
 
 
-def test_moves_of_a_repeated_count():
-    x, counts = distinct(3, 2), [2, 0, 1]
-    check(lambda x: ops.repeat_interleave(x, mp.tensor(counts), 0), lambda x: np.repeat(x, counts, 0), x)
-    assert ops.repeat_interleave(mp.tensor(counts)).tolist() == [0, 0, 2]
+def test_a_view_shares_memory_or_raises():
+    x = mp.tensor(randn(3, 4))
+    for y in (x.view(2, 6), x.view((-1,)), x.T.view(4, 3), x[1:].view(8), x.contiguous()):
+        assert shared(y.array, x.array)
+    assert not shared(x.T.contiguous().array, x.array)
+    with pytest.raises(ValueError, match=r"no view of shape \(12,\); use reshape"):
+        x.T.view(12)
+
+
+class TorchDtype:  # what torch.float16 looks like from outside
+    def __init__(self, name):
+        self.name = name
+
+    def __repr__(self):
+        return f"torch.{self.name}"
+
+
+def test_dtypes_of_pytorch_are_understood():
+    half = TorchDtype("float16")
+    assert mp.tensor([1.0]).to(half).dtype == mp.tensor([1.0], dtype=half).dtype == ops.zeros(2, dtype=half).dtype
+    for target in (TorchDtype("float8_e5m2"), complex):
+        with pytest.raises(TypeError, match=r"to: expected a device .* or a dtype \(one of float16, .*\), got"):
+            mp.tensor([1.0]).to(target)
 
 
 def test_places_and_counts():
@@ -114,11 +126,3 @@ def test_samples_have_their_probabilities():
     assert abs(host(x)[:, 0].mean() - 3) < 5 * 2 / np.sqrt(n) and (host(x)[:, 1] == 3).all()
     assert abs(host(x)[:, 0].std() - 2) < 5 * 2 / np.sqrt(2 * n)
     assert ops.normal(0.0, 1.0, (2, 3)).shape == (2, 3)
-
-
-def test_samples_follow_the_seed():
-    for draw in (lambda: ops.bernoulli(mp.full((9,), 0.5)), lambda: ops.normal(0.0, 1.0, (9,))):
-        mp.manual_seed(3)
-        one = draw()
-        mp.manual_seed(3)
-        assert one.tolist() == draw().tolist()
