@@ -50,10 +50,7 @@ def inputs(kdim=E, vdim=E):
 MASKS = [
     ({}, 0.0),
     ({"key_padding_mask": PADDING}, minus_infinity(PADDING)[:, None, None]),
-    ({"attn_mask": CAUSAL}, minus_infinity(CAUSAL)),
-    ({"attn_mask": CAUSAL, "is_causal": True}, minus_infinity(CAUSAL)),
     ({"attn_mask": PER_HEAD}, minus_infinity(PER_HEAD.reshape(B, HEADS, L, S))),
-    ({"attn_mask": randn(L, S)}, randn(L, S)),
     ({"attn_mask": CAUSAL, "key_padding_mask": PADDING},
      minus_infinity(CAUSAL) + minus_infinity(PADDING)[:, None, None]),
     ({"attn_mask": randn(L, S), "key_padding_mask": PADDING}, randn(L, S) + minus_infinity(PADDING)[:, None, None]),
@@ -72,6 +69,15 @@ def test_against_the_formula(options, masks, added):
     for output in (y, m(*x, **given, need_weights=False)[0]):
         np.testing.assert_allclose(output.numpy().swapaxes(0, 1), expected, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(weights.numpy(), each.mean(1), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("same", [1, 2])
+def test_inputs_that_are_one_tensor(same):
+    """A query that is the key, with a value of its own or without."""
+    m, (x, *_), v = build(batch_first=True), inputs(), randn(B, L, E, seed=60)
+    given = mp.tensor(x)
+    y = m(given, given, given if same == 1 else mp.tensor(v))[0]
+    np.testing.assert_allclose(y.numpy(), oracle(m, x, x, x if same == 1 else v, 0.0)[0], rtol=1e-10)
 
 
 @pytest.mark.parametrize("masked", [True, False])

@@ -63,7 +63,7 @@ def test_statistics_of_a_loader():
         np.testing.assert_allclose(getattr(ours[1], name).numpy(), getattr(theirs[1], name).numpy(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"anneal_epochs": 3, "anneal_strategy": "linear"}, {"anneal_epochs": 0}])
+@pytest.mark.parametrize("options", [{}, {"anneal_epochs": 3, "anneal_strategy": "linear"}])
 def test_rates_are_pytorchs(options):
     """Beside another schedule, as programs write it."""
     rates = []
@@ -79,17 +79,11 @@ def test_rates_are_pytorchs(options):
                 optimizer.step()
             (first if epoch < 4 else last).step()
             seen.append(optimizer.param_groups[0]["lr"])
-        rates.append(seen if options.get("anneal_epochs") != 0 else seen[4:])  # ours are no products of the past
+        rates.append(seen)
     np.testing.assert_allclose(*rates, rtol=1e-6)
 
 
-def test_refusals():
-    with pytest.raises(TypeError, match="AveragedModel: expected `model` to be a Module"):
-        nn.AveragedModel(1)
-    with pytest.raises(ValueError, match=r"get_ema_avg_fn: expected `decay` to be .*, got 1.5"):
-        nn.get_ema_avg_fn(1.5)
-    with pytest.raises(ValueError, match="SWALR: expected a rate for each of 1 groups, got 2"):
-        optim.SWALR(optim.SGD(nn.Linear(1, 1).parameters()), [0.1, 0.2])
+def test_a_schedule_goes_on_and_another_model_is_refused():
     model = nn.Linear(2, 2)
     average = nn.AveragedModel(model)
     schedule = optim.SWALR(optim.SGD(model.parameters(), lr=1.0), 0.1)

@@ -20,17 +20,14 @@ def alignments(frames, classes, blank, target):
     return np.array(found, int).reshape(len(found), frames)
 
 
-def brute(x, targets, input_lengths, target_lengths, blank=0, reduction="none", zero_infinity=False):
+def brute(x, targets, input_lengths, target_lengths, blank=0, reduction="none"):
     """The loss as a sum over alignments, in float64."""
     losses = []
     for n, (frames, length) in enumerate(zip(input_lengths, target_lengths)):
         ways = alignments(frames, x.shape[2], blank, tuple(map(int, targets[n][:length])))
         each = x[np.arange(frames), n, ways].sum(1)
-        losses.append(-np.logaddexp.reduce(each) if len(ways) else 0.0 if zero_infinity else np.inf)
-    losses = np.array(losses)
-    if reduction == "mean":
-        return (losses / np.maximum(target_lengths, 1)).mean()
-    return losses.sum() if reduction == "sum" else losses
+        losses.append(-np.logaddexp.reduce(each) if len(ways) else np.inf)
+    return np.array(losses)
 
 
 def hold(x, targets, *lengths, **options):
@@ -42,7 +39,7 @@ def hold(x, targets, *lengths, **options):
         x,
         np.asarray(targets),
         length=8 * len(x),
-        magnitude=size * (x.shape[1] if options.get("reduction") == "sum" else 1),
+        magnitude=size,
         grad_length=8 * len(x) * size,
         result="float32",
     )
@@ -51,11 +48,14 @@ def hold(x, targets, *lengths, **options):
 TARGETS = [[1, 2, 1], [1, 1, 7], [2, 2, 7], [7, 7, 7], [2, 7, 7]]  # what is 7 lies beyond a target's end
 
 
-@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("blank", [0, 1])
 @pytest.mark.parametrize("input_lengths", [[5, 5, 5, 5, 5], [5, 4, 3, 2, 1]])
-def test_all_alignments(input_lengths, reduction):
+def test_all_alignments(input_lengths, blank):
     """Repeated labels, an empty target, targets that just fit."""
-    hold(randn(5, 5, 3), TARGETS, input_lengths, [3, 2, 2, 0, 1], reduction=reduction)
+    targets = np.array(TARGETS)
+    if blank:
+        targets = np.where(targets == 1, 0, targets)
+    hold(randn(5, 5, 3), targets, input_lengths, [3, 2, 2, 0, 1], reduction="none", blank=blank)
 
 
 def run(x, *args, dtype="float64", dy=1.0, **options):
@@ -77,7 +77,7 @@ def test_targets_one_after_the_other():
             np.testing.assert_array_equal(got, wanted)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
 @pytest.mark.parametrize("zero_infinity", [False, True])
 def test_targets_that_do_not_fit(zero_infinity, dtype):
     """Two frames for two equal labels; no frame for a label. No frame for no label is certain."""
@@ -138,8 +138,7 @@ def test_the_loss_scale_comes_before_the_rounding():
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-@pytest.mark.parametrize("zero_infinity", [False, True])
+@pytest.mark.parametrize(("reduction", "zero_infinity"), [("none", False), ("mean", True), ("sum", True)])
 def test_pytorch(reduction, zero_infinity):
     """Losses and gradients: PyTorch's gradient is ours and e^log_probs, which log_softmax takes away again."""
     torch = pytest.importorskip("torch")
@@ -161,7 +160,7 @@ def test_pytorch(reduction, zero_infinity):
     np.testing.assert_allclose(host(ours.grad), theirs.grad.numpy(), atol=1e-12)
 
 
-# ------------------------------------------------------------------------------------------------------------ on a GPU
+# ---- on a GPU ----
 
 
 def there(*arrays):

@@ -1,39 +1,133 @@
-"""Layers of nn/more: PyTorch's constructors and state, and the op they call with what they were given."""
+"""Layers of nn/more beside PyTorch's: constructors, states, values; dropout, lazy layers, lists and dicts."""
 
+import inspect
+
+import numpy as np
 import pytest
 
 import tinymp as mp
-from layers_of import state_is
-from tinymp import nn
+from oracle import host, randn
+from tinymp import nn, optim
+
+torch = pytest.importorskip("torch")
+SHARED = [name for name in dir(nn) if isinstance(getattr(nn, name), type) and hasattr(torch.nn, name)]
+X = randn(6, 4)
+CLASSES, BITS, WEIGHT = np.array([0, 3, 1, 1, 2, 0]), (randn(6, 4, seed=2) > 0) * 1.0, np.array([0.5, 1.0, 2.0, 3.0])
+
+
+def test_constructors_are_pytorchs():
+    """Arguments by position are its first ones, those by keyword alone are some of the others."""
+    assert len(SHARED) > 80
+    for name in SHARED:
+        ours, theirs = (inspect.signature(getattr(home, name)).parameters for home in (nn, torch.nn))
+        given = [k for k, p in ours.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        named = {k for k, p in ours.items() if p.kind is p.KEYWORD_ONLY} - {"normalisation"}
+        if "args" not in theirs:
+            assert given == list(theirs)[: len(given)] and named <= theirs.keys(), name
+
+
+# Layers with options that PyTorch's ModuleInfo does not try, and the shapes of their inputs
+LAYERS = """
+Conv1d(4, 2, 3, 2, 1, 1, 2) (2,4,9) | ConvTranspose1d(4, 2, 3, 2, 1, 1, 2, True, 1) (2,4,7) | PReLU(4, 0.1) (2,4,3)
+GroupNorm(2, 4, bias=False) (2,4,3) | RMSNorm((4, 5)) (3,4,5) | LayerNorm((4, 5), 1e-3, True, False) (3,4,5)
+InstanceNorm1d(3, affine=True, track_running_stats=True) (2,3,8) | LocalResponseNorm(3, 0.1, 0.5, 2.0) (2,4,6,6)
+AdaptiveMaxPool2d((2, None)) (2,4,6,6) | ReflectionPad2d((1, 2, 0, 3)) (2,4,6,6) | ReplicationPad1d((3, 0)) (2,4,9)
+MaxPool1d(3, 2, 1, 1, False, True) (2,4,9) | AvgPool1d(3, 2, 1, False, False) (2,4,9)
+UpsamplingNearest2d(scale_factor=2) (2,4,6,6) | UpsamplingBilinear2d((6, 7)) (2,3,4,5)
+Unflatten(-2, (3, -1)) (2,4,6,6) | ConstantPad2d(1, 2.0) (2,4,6,6)
+Upsample(None, 2, "bilinear", True) (2,4,6,6) | GELU("tanh") (3,4) | Softplus(2.0, 1.0) (3,4)
+"""
+
+
+@pytest.mark.parametrize("row", [row.strip() for line in LAYERS.strip().split("\n") for row in line.split(" | ")])
+def test_layers_are_pytorchs_and_mixed_ones_work_on_fp16(row):
+    text, _, shape = row.rpartition(" ")
+    ours, theirs = (eval(f"space.{text}", {"space": space}) for space in (nn, torch.nn))
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    ours.load_state_dict({name: w.numpy() for name, w in theirs.state_dict().items()})
+    x = randn(*eval(shape)).astype("float32")
+    expected = theirs(torch.tensor(x)).detach().numpy()
+    np.testing.assert_allclose(ours(mp.tensor(x)).detach().numpy(), expected, rtol=1e-5, atol=1e-5)
+    y = mp.MIXED.cast(ours)(mp.tensor(x).half())
+    np.testing.assert_allclose(y.detach().numpy(), expected, rtol=2.0**-7, atol=2.0**-7)
+    assert y.dtype == "float16"
+    if list(ours.parameters()):
+        y.sum().backward()
+        assert all(p.grad.dtype == p.dtype for p in ours.parameters())
+
+
+LOSSES = [
+    ("CrossEntropyLoss(w, ignore_index=1, reduction='sum', label_smoothing=0.1)", X, CLASSES),
+    ("NLLLoss(w, ignore_index=3, reduction='none')", X, CLASSES),
+    ("SmoothL1Loss(beta=0.5)", X, BITS),
+    ("HuberLoss('sum', 0.5)", X, BITS),
+    ("BCEWithLogitsLoss(w, reduction='none', pos_weight=w)", X, BITS),
+    ("BCELoss(w)", abs(np.tanh(X)), BITS),
+]
+
+
+@pytest.mark.parametrize(("text", "x", "target"), LOSSES)
+def test_losses_are_pytorchs_and_stay_fp32(text, x, target):
+    found = []
+    for space, make in ((nn, mp.tensor), (torch.nn, torch.tensor)):
+        loss = eval(f"space.{text}", {"space": space, "w": make(WEIGHT.astype("f4"))})
+        given = [make(v if v.dtype.kind == "i" else v.astype("f4")) for v in (x, target)]
+        found.append(loss(*given).numpy())
+        if space is nn:
+            assert mp.MIXED.cast(loss)(given[0].half(), given[1]).dtype == "float32"
+    np.testing.assert_allclose(*found, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("layer", "state"),
-    [
-        (nn.Conv1d(4, 6, 3, groups=2), {"weight": (6, 2, 3), "bias": (6,)}),
-        (nn.ConvTranspose1d(4, 6, 3, groups=2), {"weight": (4, 3, 3), "bias": (6,)}),
-        (nn.EmbeddingBag(5, 3), {"weight": (5, 3)}),
-        (nn.PReLU(4), {"weight": (4,)}),
-        (nn.GroupNorm(2, 4), {"weight": (4,), "bias": (4,)}),
-        (nn.GroupNorm(2, 4, bias=False), {"weight": (4,)}),
-        (nn.RMSNorm((4, 5)), {"weight": (4, 5)}),
-        (nn.InstanceNorm2d(3), {}),
-        (nn.InstanceNorm1d(3, affine=True, track_running_stats=True),
-         dict.fromkeys(["weight", "bias", "running_mean", "running_var"], (3,)) | {"num_batches_tracked": ()}),
-        (nn.MultiheadAttention(8, 2),
-         {"in_proj_weight": (24, 8), "in_proj_bias": (24,), "out_proj.weight": (8, 8), "out_proj.bias": (8,)}),
-        (nn.MultiheadAttention(8, 2, add_bias_kv=True, kdim=4, vdim=6),
-         {"q_proj_weight": (8, 8), "k_proj_weight": (8, 4), "v_proj_weight": (8, 6), "in_proj_bias": (24,),
-          "bias_k": (1, 1, 8), "bias_v": (1, 1, 8), "out_proj.weight": (8, 8), "out_proj.bias": (8,)}),
-        (nn.RNN(3, 4, 2, bias=False), {"weight_ih_l0": (4, 3), "weight_hh_l0": (4, 4), "weight_ih_l1": (4, 4),
-                                       "weight_hh_l1": (4, 4)}),
-        (nn.RNNCell(3, 4), {"weight_ih": (4, 3), "weight_hh": (4, 4), "bias_ih": (4,), "bias_hh": (4,)}),
-        (nn.LayerNorm((4, 5)), {"weight": (4, 5), "bias": (4, 5)}),
-        (nn.CrossEntropyLoss(mp.tensor([1.0, 2.0])), {"weight": (2,)}),
-        (nn.BCEWithLogitsLoss(pos_weight=mp.tensor([1.0])), {"pos_weight": (1,)}),
-        (nn.MSELoss(), {}),
-    ],
-    ids=lambda x: type(x).__name__ if isinstance(x, nn.Module) else "",
-)  # fmt: skip
-def test_state_is_pytorchs(layer, state):
-    state_is(layer, state)
+    ("kind", "shape", "channels"), [("1d", (40, 50, 3), 2), ("1d", (2000, 3), 1), ("2d", (40, 50, 3, 2), 2)]
+)
+def test_whole_channels_are_dropped(kind, shape, channels):
+    mp.manual_seed(0)
+    layer, x = (
+        getattr(nn, f"Dropout{kind}")(0.25),
+        mp.tensor(1 + abs(randn(*shape)), dtype="float16", requires_grad=True),
+    )
+    y = layer(x)
+    kept = y.numpy().reshape(*shape[:channels], -1) != 0
+    assert (kept.all(-1) == kept.any(-1)).all()
+    assert abs(kept.mean() - 0.75) < 5 * (0.75 * 0.25 / 2000) ** 0.5  # five standard deviations of 2000 channels
+    scaled = np.where(y.numpy() != 0, x.numpy().astype("float32") * np.float32(4 / 3), 0)
+    assert np.array_equal(y.numpy(), scaled.astype("float16"))
+    y.sum().backward()
+    assert np.array_equal(x.grad.numpy(), np.where(y.numpy() != 0, np.float32(4 / 3), 0).astype("float16"))
+    assert layer.eval()(x) is x
+
+
+def test_a_lazy_layer_learns_its_width():
+    """An optimizer and a policy that came before the first input have the right parameters."""
+    model = mp.MIXED.cast(nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 1)))
+    optimizer = optim.Adam(model.parameters(), 0.1)
+    model(mp.ones(2, 3, dtype="float16")).float().sum().backward()
+    layer = model[0]
+    assert type(layer) is nn.Linear and layer.in_features == 3 and layer.weight.shape == (4, 3)
+    assert layer.weight.dtype == mp.float16 and 0 < abs(layer.weight.master).max() <= 3**-0.5
+    before = layer.weight.master.copy()
+    optimizer.step()
+    assert (layer.weight.master != before).any()
+
+
+def test_lists_and_dicts_of_parameters():
+    ours, theirs = nn.Module(), torch.nn.Module()
+    for m, lib, make in ((ours, nn, mp.tensor), (theirs, torch.nn, torch.tensor)):
+        m.each = lib.ParameterList([lib.Parameter(make([1.0])), make([2.0])])
+        m.each.append(make([3.0, 4.0])).extend([make([5.0])])
+        m.each[-1] = lib.Parameter(make([6.0]))
+        m.named = lib.ParameterDict({"a": make([7.0])})
+        m.named["b"] = lib.Parameter(make([8.0]))
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    assert all(np.array_equal(a, b) for a, b in zip(ours.state_dict().values(), theirs.state_dict().values()))
+    assert len(ours.each) == 4 and ours.each[1:3][0] is ours.each[1] and list(ours.named) == ["a", "b"]
+    with pytest.raises(TypeError, match=r"ParameterList: expected `parameters.0.` to be a Parameter, got int"):
+        nn.ParameterList([1])
+
+
+def test_pretrained_rows():
+    rows = randn(5, 3).astype("float16")
+    layer = nn.Embedding.from_pretrained(mp.tensor(rows), padding_idx=2)
+    assert np.array_equal(host(layer.weight), rows) and layer.weight.dtype == mp.float32
+    assert not layer.weight.requires_grad and layer.padding_idx == 2

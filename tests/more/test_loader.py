@@ -9,9 +9,10 @@ import pytest
 
 import tinymp as mp
 from batches import LENGTHS, X, Y, batches_in_order, numbers
-from tinymp.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
+from oracle import randn
+from tinymp.data import DataLoader, Dataset, Subset, TensorDataset, default_collate, pad_sequence, random_split
 
-BOTH = pytest.mark.parametrize("prefetch", [0, 1, 2, 2**60])
+WAYS = pytest.mark.parametrize(("prefetch", "num_workers"), [(0, 0), (2, 0), (2**60, 0), (1, 3)])
 
 
 class Rows(Dataset):
@@ -44,16 +45,15 @@ def no_thread_is_left():
         time.sleep(0.001)
 
 
-# ------------------------------------------------------------------------------------------------------------ batches
+# ---- batches ----
 
 
-@pytest.mark.parametrize("num_workers", [0, 3])
-@BOTH
+@WAYS
 @pytest.mark.parametrize("dataset", [Rows(), TensorDataset(X, Y), Subset(Subset(TensorDataset(X, Y), Y), Y)])
-@pytest.mark.parametrize(("batch_size", "drop_last", "lengths"), LENGTHS)
-def test_batches_in_order(prefetch, dataset, batch_size, drop_last, lengths, num_workers):
-    loader = DataLoader(dataset, batch_size, drop_last=drop_last, prefetch=prefetch, num_workers=num_workers)
-    batches_in_order(loader, lengths)
+def test_batches_in_order(prefetch, num_workers, dataset):
+    for batch_size, drop_last, lengths in LENGTHS:
+        loader = DataLoader(dataset, batch_size, drop_last=drop_last, prefetch=prefetch, num_workers=num_workers)
+        batches_in_order(loader, lengths)
 
 
 def test_a_subset_is_indexed_through_to_the_tensors():
@@ -71,31 +71,62 @@ def test_a_subset_is_indexed_through_to_the_tensors():
     assert Counting.calls == 1
 
 
-@pytest.mark.parametrize("num_workers", [0, 3])
-@BOTH
-@pytest.mark.parametrize("sampler", [[3, 3, 0], np.array([3, 3, 0]), mp.tensor([3, 3, 0])])
-def test_sampler_and_collate_fn(prefetch, sampler, num_workers):
-    loader = DataLoader(
-        Rows(),
-        2,
-        sampler=sampler,
-        collate_fn=lambda items: [y for _, y in items],
-        prefetch=prefetch,
-        num_workers=num_workers,
-    )
-    assert list(loader) == list(loader) == [[3, 3], [0]]
-    assert len(loader) == 2
-    joined = DataLoader(TensorDataset(Y), 2, sampler=sampler, collate_fn=len)  # also there it gets items
-    assert list(joined) == [2, 1]
+@WAYS
+def test_sampler_and_collate_fn(prefetch, num_workers):
+    for sampler in ([3, 3, 0], np.array([3, 3, 0]), mp.tensor([3, 3, 0])):
+        how = {"sampler": sampler, "prefetch": prefetch, "num_workers": num_workers}
+        loader = DataLoader(Rows(), 2, collate_fn=lambda items: [y for _, y in items], **how)
+        assert list(loader) == list(loader) == [[3, 3], [0]] and len(loader) == 2
+        assert list(DataLoader(TensorDataset(Y), 2, collate_fn=len, **how)) == [2, 1]  # also there it gets items
 
 
-# -------------------------------------------------------------------------------------------------------------- order
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda: DataLoader(Rows(), sampler=[0, 10]), IndexError, r"`sampler` in \[-10, 9\] for 10 items, got 10"),
+        (lambda: DataLoader(Rows(), sampler=[0.5]), TypeError, "`sampler` to be integers"),
+        (lambda: DataLoader([1], 2, batch_sampler=[[0]]), ValueError, "batch_sampler alone, without batch_size"),
+        (lambda: pad_sequence([np.ones(2), np.ones((2, 3))]), ValueError, r"\(2,\) as sequence 0 and \(2, 3\) as seq"),
+        (lambda: pad_sequence([np.ones(2), np.ones(2, int)]), TypeError, "one dtype, got float64 .* and int64 as 1"),
+    ],
+)
+def test_refused(call, error, match):
+    with pytest.raises(error, match=match):
+        list(call())
+
+
+@pytest.mark.peer
+def test_sequences_are_padded_as_pytorch_pads():
+    torch = pytest.importorskip("torch")
+    arrays = [randn(n, 2, seed=n).astype("float16") for n in (3, 1, 5)]
+    for first in (False, True):
+        theirs = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(x) for x in arrays], first, 2.5)
+        y = pad_sequence([mp.tensor(arrays[0]), *arrays[1:]], first, 2.5)
+        np.testing.assert_array_equal(y.numpy(), theirs.numpy(), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("n", "lengths", "expected"),
+    [
+        (10, [10, 0], [10, 0]),
+        (11, [0.5, 0.25, 0.25], [6, 3, 2]),  # floor: 5, 2, 2; the two that are left go to the first two
+        (10, [0.7, 0.2, 0.1], [7, 2, 1]),  # their floating sum is just below 1
+        (0, [0.5, 0.5], [0, 0]),
+    ],
+)
+def test_random_split_covers_every_item_once(n, lengths, expected):
+    parts = random_split(list(range(n)), lengths, seed=1)
+    assert [len(part) for part in parts] == expected
+    assert sorted(i for part in parts for i in part) == list(range(n))
+
+
+# ---- order ----
 
 
 @pytest.mark.parametrize("dataset", [Rows(), TensorDataset(X, Y)])
 def test_shuffling_is_seeded_new_in_each_epoch_and_independent_of_threads(dataset):
     runs = []
-    for prefetch, num_workers in ((0, 0), (1, 0), (5, 0), (0, 3), (1, 2)):
+    for prefetch, num_workers in ((0, 0), (5, 0), (1, 2)):
         for how in ({"seed": 3}, {"generator": np.random.default_rng(3)}):
             loader = DataLoader(dataset, 3, shuffle=True, prefetch=prefetch, num_workers=num_workers, **how)
             runs.append([numbers(loader) for _ in range(3)])
@@ -106,8 +137,7 @@ def test_shuffling_is_seeded_new_in_each_epoch_and_independent_of_threads(datase
     assert numbers(DataLoader(dataset, 3, shuffle=True, seed=4)) != runs[0][0]
 
 
-@pytest.mark.parametrize("num_workers", [0, 3])
-@BOTH
+@WAYS
 def test_two_loops_at_once_and_one_left_early(prefetch, num_workers):
     loader = DataLoader(Rows(), 2, shuffle=True, seed=0, prefetch=prefetch, num_workers=num_workers)
     expected = [numbers(loader) for _ in range(3)]
@@ -118,7 +148,7 @@ def test_two_loops_at_once_and_one_left_early(prefetch, num_workers):
     assert [[a.tolist(), b.tolist()] for (_, a), (_, b) in pairs] == [list(pair) for pair in zip(*expected[1:])]
 
 
-# ------------------------------------------------------------------------------------------------------------- thread
+# ---- thread ----
 
 
 def test_the_thread_loads_ahead_but_no_further_than_prefetch():
@@ -167,22 +197,21 @@ class Cycle:
         self.batches, self.me = batches, self
 
 
-@pytest.mark.parametrize("num_workers", [0, 3])
-@pytest.mark.parametrize("depth", [1, 2, 4])
+@WAYS
 @pytest.mark.parametrize("wait", [0, 0.01])
-def test_leaving_the_loop_stops_the_thread(depth, wait, num_workers):
-    for _ in DataLoader(Rows(), prefetch=depth, num_workers=num_workers):
+def test_leaving_the_loop_stops_the_thread(wait, prefetch, num_workers):
+    def loader():
+        return DataLoader(Rows(), prefetch=prefetch, num_workers=num_workers)
+
+    for _ in loader():
         time.sleep(wait)  # 0: the thread is still busy; 0.01: it waits for a batch to be taken
         break
     with pytest.raises(ZeroDivisionError):
-        [1 / 0 for _ in DataLoader(Rows(), prefetch=depth, num_workers=num_workers)]
-    batches = iter(DataLoader(Rows(), prefetch=depth, num_workers=num_workers))
-    next(batches)
-    del batches
-    cycle = Cycle(iter(DataLoader(Rows(), prefetch=depth, num_workers=num_workers)))
+        [1 / 0 for _ in loader()]
+    cycle = Cycle(iter(loader()))
     next(cycle.batches)
     del cycle
-    iter(DataLoader(Rows(), prefetch=depth, num_workers=num_workers))  # never begun
+    iter(loader())  # never begun
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 2**60])
@@ -203,26 +232,22 @@ def test_a_thread_whose_loop_was_left_does_not_meet_the_next_epoch_in_the_datase
     assert max(most) == 1
 
 
-@pytest.mark.parametrize("num_workers", [0, 3])
-@BOTH
-@pytest.mark.parametrize("error", [ValueError, FileNotFoundError, KeyError])
+@WAYS
+@pytest.mark.parametrize("error", [FileNotFoundError, KeyError, StopIteration])
 def test_an_error_of_the_dataset_is_raised_in_the_loop(prefetch, error, num_workers):
-    loader = DataLoader(
-        Subset(Rows(broken=7, error=error), range(1, 10)), 3, prefetch=prefetch, num_workers=num_workers
-    )
+    dataset = Subset(Rows(broken=7, error=error), range(1, 10))
+    loader = DataLoader(dataset, 3, prefetch=prefetch, num_workers=num_workers)
     batches = iter(loader)
     assert [next(batches)[1].tolist() for _ in range(2)] == [[1, 2, 3], [4, 5, 6]]  # what came before is delivered
-    with pytest.raises(error) as caught:
+    with pytest.raises(RuntimeError if error is StopIteration else error) as caught:
         next(batches)
     text = "".join(traceback.format_exception(caught.value))
-    assert "item 7 of the Rows" in text
-    assert "in __getitem__" in text
-    assert "no such picture" in text
+    assert "item 7 of the Rows" in text and "in __getitem__" in text and "no such picture" in text
     loader.dataset.dataset.broken = None
     assert len(numbers(loader)) == 3  # and the loader still works
 
 
-# ------------------------------------------------------------------------------------------------------------ collate
+# ---- collate ----
 
 Pair = namedtuple("Pair", "x y")
 
@@ -243,32 +268,10 @@ def test_default_collate_keeps_structure_and_dtypes():
     assert default_collate([mp.tensor([1.0]), mp.tensor([2.0])]).tolist() == [[1.0], [2.0]]
 
 
-@pytest.mark.parametrize("num_workers", [0, 3])
-@BOTH
-def test_a_shape_that_differs_is_named_by_its_number_in_the_dataset(prefetch, num_workers):
+def test_a_shape_that_differs_is_named_by_its_number_in_the_dataset():
     pictures = [np.zeros(5 if i == 7 else 4) for i in range(10)]
     with pytest.raises(ValueError, match=r"\(4,\) at item 6 and \(5,\) at item 7"):
-        list(DataLoader(pictures, 3, prefetch=prefetch, num_workers=num_workers))
-
-
-# ------------------------------------------------------------------------------------------------------------ refusals
-
-
-@pytest.mark.parametrize(
-    ("sampler", "error", "match"),
-    [
-        ([0, 10], IndexError, r"`sampler` in \[-10, 9\] for 10 items, got 10"),
-        ([0.5], TypeError, "`sampler` to be integers"),
-    ],
-)
-def test_a_sampler_is_checked_as_it_is_read(sampler, error, match):
-    loader = DataLoader(Rows(), sampler=[3, *sampler], prefetch=0)
-    assert next(iter(loader))[1].tolist() == [3]
-    with pytest.raises(error, match=match):
-        list(loader)
-
-
-# ----------------------------------------------------------------------------------------------- samplers without end
+        list(DataLoader(pictures, 3))
 
 
 class WithoutEnd:
@@ -285,8 +288,7 @@ class WithoutEnd:
             yield i % 10
 
 
-@pytest.mark.parametrize("num_workers", [0, 3])
-@pytest.mark.parametrize("prefetch", [0, 1, 5])
+@pytest.mark.parametrize(("prefetch", "num_workers"), [(0, 0), (5, 0), (1, 3)])
 def test_a_sampler_is_read_as_far_as_batches_are_loaded(prefetch, num_workers):
     sampler = WithoutEnd()
     loader = DataLoader(Rows(), 4, sampler=sampler, prefetch=prefetch, num_workers=num_workers)

@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch")
 rng = np.random.default_rng(0)
 LAYERS = {  # and the shape of an input
     "Linear": (lambda nn: nn.Linear(4, 3), (5, 4)),
-    "Conv1d": (lambda nn: nn.Conv1d(2, 3, 3), (1, 2, 8)),
     "ConvTranspose2d": (lambda nn: nn.ConvTranspose2d(2, 3, 3), (1, 2, 4, 4)),
 }
 
@@ -34,8 +33,6 @@ def pair(layer, how, parametrized, options):
     [
         ("weight_norm", {}),
         ("weight_norm", {"dim": None}),
-        ("weight_norm", {"dim": 1}),
-        ("spectral_norm", {}),
         ("spectral_norm", {"dim": 1, "n_power_iterations": 2}),
     ],
 )

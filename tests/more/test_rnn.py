@@ -1,7 +1,5 @@
 """RNN and RNNCell: against the recurrence, in every layout, and with sequences of any length."""
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -34,8 +32,7 @@ def oracle(m, x, h, lengths):
     return x, np.stack(last)
 
 
-@pytest.mark.parametrize("lengths", [None, [3, 5, 1]])
-@pytest.mark.parametrize(("layers", "bidirectional"), [(1, False), (2, True)])
+@pytest.mark.parametrize(("layers", "bidirectional", "lengths"), [(1, False, None), (2, True, [3, 5, 1])])
 @pytest.mark.parametrize(("nonlinearity", "bias"), [("tanh", True), ("relu", False)])
 def test_against_the_recurrence(nonlinearity, bias, layers, bidirectional, lengths):
     m = FP64.cast(nn.RNN(D, H, layers, nonlinearity, bias, bidirectional=bidirectional))
@@ -56,17 +53,13 @@ def test_against_the_recurrence(nonlinearity, bias, layers, bidirectional, lengt
 
 @pytest.mark.parametrize("fill", [np.nan, np.inf])
 @pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize(
-    ("layer", "options"), [("RNN", {}), ("RNN", {"nonlinearity": "relu"}), ("LSTM", {}), ("GRU", {})]
-)
-def test_padding_is_not_read(layer, options, bidirectional, fill):
+@pytest.mark.parametrize("layer", ["RNN", "LSTM", "GRU"])
+def test_padding_is_not_read(layer, bidirectional, fill):
     """Outputs, states and all gradients are those of PyTorch's packed sequences, whatever lies in the padding."""
     torch, lengths = pytest.importorskip("torch"), [3, 5, 1]
-    layer, *nonlinearity = layer.split()
-    options = {"nonlinearity": nonlinearity[0]} if nonlinearity else {}
     rnn = torch.nn.utils.rnn
-    m = FP64.cast(getattr(nn, layer)(D, H, 2, bidirectional=bidirectional, **options))
-    peer = getattr(torch.nn, layer)(D, H, 2, bidirectional=bidirectional, **options).double()
+    m = FP64.cast(getattr(nn, layer)(D, H, 2, bidirectional=bidirectional))
+    peer = getattr(torch.nn, layer)(D, H, 2, bidirectional=bidirectional).double()
     peer.load_state_dict({name: torch.tensor(w) for name, w in m.state_dict().items()})
     x = randn(T, B, D)
     x[np.arange(T)[:, None] >= lengths] = fill
@@ -82,7 +75,7 @@ def test_padding_is_not_read(layer, options, bidirectional, fill):
         np.testing.assert_allclose(host(a), b.detach().numpy(), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("nonlinearity", "bias"), [*itertools.product(F, (True, False))])
+@pytest.mark.parametrize(("nonlinearity", "bias"), [("tanh", True), ("relu", False)])
 def test_cell(nonlinearity, bias):
     m = FP64.cast(nn.RNNCell(D, H, bias, nonlinearity))
     p = {name: host(w.array) for name, w in m.named_parameters()}

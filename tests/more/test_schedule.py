@@ -1,4 +1,4 @@
-"""Schedules of optim.more: values against a recursion or a table, and that they follow the applied steps."""
+"""Schedules in sequence and on a plateau. The others: test_rules.py."""
 
 import math
 import warnings
@@ -6,60 +6,9 @@ import warnings
 import numpy as np
 import pytest
 
-from schedules import T, goes_on_when_resumed, rates_are, sgd
+from schedules import sgd
 from tinymp import optim
 from tinymp.parameter import Parameter
-
-
-def recursion(factor_at):
-    """The rates 0.5, 0.5 f(1), 0.5 f(1) f(2), ...: how a schedule that multiplies step by step would get there."""
-    rates = [0.5]
-    for t in range(1, T):
-        rates.append(rates[-1] * factor_at(t))
-    return rates
-
-
-def warm_up(t):
-    return (0.25 + 0.75 * min(t, 4) / 4) * 0.5
-
-
-def between(a, b, share, linear=False):
-    return a + (b - a) * (share if linear else (1 - math.cos(math.pi * min(share, 1))) / 2)
-
-
-def one_cycle(t):
-    """Up to 1 in the first quarter (t = 5), then down to 0.2 / 100 at t = 23."""
-    return between(0.2, 1.0, t / 5) if t <= 5 else between(1.0, 0.002, (t - 5) / 18)
-
-
-def three_phases(t):
-    """The same up, straight; as long down again (t = 10), and on to the end."""
-    if t <= 5:
-        return between(0.2, 1.0, t / 5, True)
-    return between(1.0, 0.2, (t - 5) / 5, True) if t <= 10 else between(0.2, 0.002, (t - 10) / 13, True)
-
-
-CYCLE = {"pct_start": 0.25, "div_factor": 5, "final_div_factor": 100, "cycle_momentum": False}
-CASES = [
-    (lambda o: optim.OneCycleLR(o, 1.0, T, **CYCLE), [one_cycle(t) for t in range(T)]),
-    (
-        lambda o: optim.OneCycleLR(
-            o, 1.0, epochs=4, steps_per_epoch=T // 4, anneal_strategy="linear", three_phase=True, **CYCLE
-        ),
-        [three_phases(t) for t in range(T)],
-    ),
-    (lambda o: optim.StepLR(o, 5, gamma=0.5), recursion(lambda t: 0.5 if t % 5 == 0 else 1)),
-    (lambda o: optim.MultiStepLR(o, [9, 3, 9]), recursion(lambda t: {3: 0.1, 9: 0.01}.get(t, 1))),
-    (lambda o: optim.LinearLR(o, 0.25, total_iters=4), [warm_up(t) for t in range(T)]),
-    (lambda o: optim.LinearLR(o), [0.5 * min(1, 1 / 3 + t / 7.5) for t in range(T)]),
-    (lambda o: optim.LambdaLR(o, lambda t: 1 / (1 + t)), [0.5 / (1 + t) for t in range(T)]),
-    (
-        lambda o: optim.SequentialLR(o, [optim.LinearLR(o, 0.25, total_iters=4), optim.StepLR(o, 5, 0.5)], [6]),
-        [warm_up(t) if t < 6 else 0.5 * 0.5 ** ((t - 6) // 5) for t in range(T)],
-    ),
-]
-IDS = ["OneCycleLR", "OneCycleLR-3", "StepLR", "MultiStepLR", "LinearLR", "LinearLR-defaults"]
-IDS += ["LambdaLR", "SequentialLR"]
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
@@ -120,16 +69,6 @@ def plateau(metrics, lr=1.0, resumed=False, **options):
 )
 def test_plateau(metrics, options, rates):
     assert plateau(metrics, **options) == plateau(metrics, resumed=True, **options) == rates
-
-
-@pytest.mark.parametrize(("make", "expected"), CASES, ids=IDS)
-def test_rates(make, expected):
-    rates_are(make, expected)
-
-
-@pytest.mark.parametrize(("make", "expected"), CASES, ids=IDS)
-def test_a_resumed_schedule_goes_on(make, expected):
-    goes_on_when_resumed(make, expected)
 
 
 def test_a_bad_state_changes_nothing():

@@ -6,7 +6,6 @@ import pytest
 import tinymp as mp
 
 N = 20_000
-X = mp.tensor(np.zeros((2, 3), np.float16))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
