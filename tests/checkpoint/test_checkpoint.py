@@ -103,13 +103,6 @@ def test_what_cannot_be_saved_is_refused(tmp_path):
     assert not path.exists()
 
 
-def test_keys_come_back_as_they_were(tmp_path):
-    keys = {1: 0, "1": 1, 1.5: 2, None: 3, False: 4, np.int64(7): 5, "é": 6}
-    mp.save(tmp_path / "run", a=keys)
-    read = mp.load(tmp_path / "run")["a"]
-    assert read == keys and [type(key) for key in read] == [int, str, float, type(None), bool, int, str]
-
-
 def altered(path, change):
     """The checkpoint with other metadata or arrays, as a valid file of safetensors."""
     with safe_open(path, "np") as file:
@@ -170,23 +163,6 @@ def test_what_cannot_be_loaded_is_refused_and_nothing_changes(name, tmp_path):
     same(before, [first.state_dict(), model.state_dict(), mp.backend.get_rng_state()])
 
 
-def test_missing_parts_and_files(tmp_path):
-    with pytest.raises(OSError, match="run"):
-        mp.load(tmp_path / "run")
-    mp.save(tmp_path / "run", model=nn.Linear(2, 3))
-    with pytest.raises(ValueError, match=r"load: expected .*run to hold \['optimizer'\], got \['model'\]"):
-        mp.load(tmp_path / "run", optimizer=None)
-    with pytest.raises(
-        TypeError, match=r"load: expected `model` to have state_dict and load_state_dict, .*got NoneType"
-    ):
-        mp.load(tmp_path / "run", model=None)
-
-
-def test_what_is_not_finite_may_be_kept_beside(tmp_path):
-    mp.save(tmp_path / "run", curve=[float("nan")], losses=np.array([np.inf]))
-    assert np.isinf(mp.load(tmp_path / "run")["losses"]).all()
-
-
 def a_mask(value=-np.inf):
     """A model with an infinite buffer, and statistics."""
     model = nn.Sequential(nn.Module(), nn.BatchNorm1d(2))
@@ -211,17 +187,6 @@ def test_a_mask_may_be_infinite(policy, tmp_path):
     assert path.read_bytes() == before
     with pytest.raises(TypeError, match=r"`model` of .*'0\.mask': expected finite values, got 1"):
         mp.load(path, model=policy.cast(a_mask(0.0)))
-
-
-@pytest.mark.parametrize("policy", [mp.FP32, mp.BF16, mp.NO_MASTER, mp.Policy("x", storage="bfloat16", master=False)])
-def test_a_run_that_has_diverged_is_not_written_over_a_good_one(policy, tmp_path):
-    model, path = policy.cast(nn.Linear(2, 3)), tmp_path / "run"
-    mp.save(path, model=model)
-    before = path.read_bytes()
-    model.bias.write(np.array([1, np.inf, np.nan], "f"))
-    with pytest.raises(FloatingPointError, match=r"save: .*`model/bias` to be finite, got 2 of 3 .*run stays what it"):
-        mp.save(path, model=model)
-    assert path.read_bytes() == before
 
 
 def test_weights_that_left_the_range_of_fp16_are_not_written_over_good_ones(tmp_path):
@@ -338,26 +303,6 @@ def test_two_in_one_folder_remove_what_is_their_own(tmp_path):
     again.load()
     again.save(1101)
     assert again.steps() == [1101]
-
-
-def test_an_object_may_have_the_name_of_an_argument(tmp_path):
-    kept = mp.Checkpointer(tmp_path, path=nn.Linear(2, 3), now=nn.Linear(1, 1))
-    kept.save(1)
-    assert kept.load() == {"step": 1}
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"step": optim.NoLossScaler()}, ValueError, "Checkpointer: expected names for its objects, got `step`, which"),
-        ({"curve": [1.0]}, TypeError, "Checkpointer: expected `curve` to have state_dict and load_state_dict"),
-        ({"keep": 0}, ValueError, "Checkpointer: expected `keep` to be at least 1, got 0"),
-        ({"every": 1.5}, TypeError, "Checkpointer: expected `every` to be an integer, got 1.5"),
-    ],
-)
-def test_options_that_cannot_be(options, error, message, tmp_path):
-    with pytest.raises(error, match=message):
-        mp.Checkpointer(tmp_path, **options)
 
 
 def test_what_a_checkpointer_refuses(tmp_path):

@@ -97,12 +97,10 @@ def train(text, clip, use_amp):
 
 def test_a_program_of_pytorch_trains_after_five_lines_are_edited_as_one_written_in_tinymp():
     ours, clip = edited(EDITS), optim.clip_grad_norm_
-    added = [line for line in difflib.ndiff(PYTORCH.splitlines(), ours.splitlines()) if line.startswith("+ ")]
-    assert len(added) <= 5
+    assert sum(line.startswith("+ ") for line in difflib.ndiff(PYTORCH.splitlines(), ours.splitlines())) <= 5
     direct = edited({**{old: EDITS[old] for old in [*EDITS][:2]}, **DIRECT})
     found, expected = train(ours, clip, True), train(direct, clip, True)
-    assert found["losses"] == expected["losses"]
-    assert found["scaler"].state == expected["scaler"].state and found["model"].head.weight.dtype == mp.float16
+    assert found["losses"] == expected["losses"] and found["scaler"].state == expected["scaler"].state
     for name, value in expected["model"].state_dict().items():
         assert np.array_equal(found["model"].state_dict()[name], value), name
 
@@ -113,21 +111,10 @@ def test_its_losses_are_as_near_to_fp32_as_those_of_pytorch_under_autocast():
     fp32 = np.array(train(PYTORCH, clip, False)["losses"])
     theirs = np.array(train(PYTORCH.replace('"cuda"', '"cpu"'), clip, True)["losses"]) - fp32
     ours = np.array(train(edited(EDITS), optim.clip_grad_norm_, True)["losses"]) - fp32
-    # both round about as many activations and gradients to FP16, and the step amplifies what they differ by alike; the
-    # largest of 20 differences depends on the processor's order of sums more than their mean does
+    # both round about as much to FP16; the largest of 20 differences depends on the order of sums more than the mean
     assert abs(ours).max() <= 3 * abs(theirs).max() and abs(ours).mean() <= 2 * abs(theirs).mean()
     plain = np.array(train(edited(EDITS), optim.clip_grad_norm_, False)["losses"])
     assert np.allclose(plain, fp32, rtol=20 * 2.0**-22, atol=0)
-
-
-def test_without_amp_it_trains_in_fp32():
-    found = train(edited(EDITS), optim.clip_grad_norm_, False)
-    assert found["model"].head.weight.dtype == mp.float32 and found["scaler"].state_dict() == {}
-
-
-def used():
-    """The policy in use."""
-    return mp.current_policy().name
 
 
 @pytest.fixture
@@ -137,35 +124,20 @@ def alone():
     assert not amp._prepared
 
 
-def test_autocast_where_no_model_was_prepared_says_what_to_write(alone):
-    with pytest.raises(RuntimeError, match="autocast: expected a model that is prepared for float16") as found:
-        autocast("cuda").__enter__()
-    model = nn.Linear(1, 1)
-    line = next(line.strip() for line in str(found.value).splitlines() if line.startswith("    "))
-    assert line == "torch.amp.prepare(model)"
-    prepare(model)
-    with autocast("cuda"):
-        assert used() == "MIXED"
-
-
 def test_autocast_is_a_context_and_a_decorator_and_can_be_off(alone):
     model = prepare(nn.Linear(2, 3))
     with mp.use(mp.FP32):
         for off in (autocast("cuda", enabled=False), autocast(False), autocast("cpu", mp.float32)):
             with off:
-                assert used() == "FP32"
+                assert mp.current_policy().name == "FP32"
         context = autocast(device_type="cuda", dtype=mp.float16, cache_enabled=True)
 
         @context
         def inside():
             with context:
-                return used()
+                return mp.current_policy().name
 
-        assert inside() == "MIXED" and used() == "FP32"
-    with pytest.raises(TypeError, match="autocast: expected a dtype"), autocast("cuda", "half precision"):
-        pass
-    with pytest.raises(TypeError, match="autocast: expected `enabled`"), autocast("cuda", enabled=1.5):
-        pass
+        assert inside() == "MIXED" and mp.current_policy().name == "FP32"
     del model
 
 
@@ -176,7 +148,7 @@ def test_bfloat16(alone):
         pass
     model = prepare(nn.Linear(2, 3), dtype=mp.bfloat16)
     with autocast("cuda", mp.bfloat16):
-        assert used() == "BF16" and model(mp.ones(1, 2)).dtype == mp.bfloat16
+        assert mp.current_policy().name == "BF16" and model(mp.ones(1, 2)).dtype == mp.bfloat16
     assert model(mp.ones(1, 2)).dtype == mp.float32
     assert model.weight.dtype == mp.bfloat16
 
@@ -199,27 +171,11 @@ def test_a_prepared_model_takes_and_gives_fp32_and_so_does_each_module_in_it(alo
     optimizer = optim.Adam(model.parameters())
     assert prepare(model, optimizer) == (model, optimizer) == prepare(model, optimizer)
     x = mp.randn(3, 4)
-    for y in (model(x), model.decode(model.encode(x))):
-        assert y.dtype == mp.float32 and y.shape == x.shape
+    assert model(x).dtype == model.decode(model.encode(x)).dtype == mp.float32
     model(x)
     assert model.seen == (mp.float16, mp.float16)  # inside, all is stored in FP16
-    ((model(x) - x) ** 2).mean().backward()
-    before = model.encode.weight.master.copy()
-    optimizer.step()
-    assert model.encode.weight.dtype == mp.float16 and not np.array_equal(model.encode.weight.master, before)
     prepare(model, enabled=False)
     assert model.encode.weight.dtype == mp.float32 and not amp._prepared
-
-
-def test_prepare_refuses():
-    model = nn.Linear(1, 1)
-    for wrong in (
-        lambda: prepare(1),
-        lambda: prepare(model, enabled="no"),
-        lambda: prepare(model, dtype="half a byte"),
-    ):
-        with pytest.raises(TypeError, match="prepare: expected"):
-            wrong()
     with pytest.raises(ValueError, match="prepare: expected `dtype` to be one of float16"):
         prepare(model, dtype="int64")
 
@@ -245,36 +201,18 @@ def test_scaler_has_the_numbers_of_pytorch():
     new.load_state_dict(theirs.state_dict())
     assert new.state_dict() == theirs.state_dict() and new.get_scale() == ours.get_scale()
     torch.amp.GradScaler("cpu").load_state_dict(ours.state_dict())
-    for state, error in (({}, ValueError), (ours.state_dict() | {"backoff_factor": 2.0}, ValueError)):
-        with pytest.raises(error, match="GradScaler"):
-            new.load_state_dict(state)
-        assert new.state_dict() == ours.state_dict()
+    with pytest.raises(ValueError, match="GradScaler"):
+        new.load_state_dict(ours.state_dict() | {"backoff_factor": 2.0})
+    assert new.state_dict() == ours.state_dict()
 
 
-def test_scaler_that_is_not_enabled_passes_through():
-    scaler, w = GradScaler(enabled=False), nn.Parameter(mp.ones(2))
-    optimizer = optim.SGD([w], 0.5)
-    loss = w.sum()
-    assert scaler.scale(loss) is loss and scaler.scale([loss])[0] is loss and not scaler.is_enabled()
-    loss.backward()
-    scaler.unscale_(optimizer)
-    scaler.step(optimizer)
-    scaler.update()
-    scaler.load_state_dict({})
-    assert scaler.get_scale() == 1 and scaler.state_dict() == {} and w.tolist() == [0.5, 0.5]
-    assert GradScaler(64.0).get_scale() == 64 and GradScaler().is_enabled()
-    first, second = GradScaler(64.0).scale((loss.detach(), loss.detach()))
-    assert first.item() == second.item() == 128
-
-
-@pytest.mark.parametrize("given", [lambda c: ((c,), {}), lambda c: ((), {"closure": c})])
-def test_scaler_refuses_a_closure_as_pytorchs_does(given):
+def test_scaler_refuses_a_closure_as_pytorchs_does_and_may_be_off():
     p = nn.Parameter(mp.ones(1))
-    args, options = given(lambda: p.sum())
     with pytest.raises(RuntimeError, match="closure is not supported with loss scaling; call backward first"):
-        GradScaler().step(face.optim.SGD([p], lr=0.1), *args, **options)
-    off = GradScaler(enabled=False).step(face.optim.SGD([p], lr=0.1), *args, **options)
-    assert off.item() == 1
+        GradScaler().step(face.optim.SGD([p], lr=0.1), lambda: p.sum())
+    off, loss = GradScaler(enabled=False), p.sum()
+    assert off.step(face.optim.SGD([p], lr=0.1), closure=lambda: p.sum()).item() == 1
+    assert off.scale(loss) is loss and off.get_scale() == 1 and off.state_dict() == {}
 
 
 def test_a_scale_beyond_the_ceiling_is_refused_by_the_entry_that_was_given():
@@ -288,16 +226,9 @@ def test_a_scale_beyond_the_ceiling_is_refused_by_the_entry_that_was_given():
 
 SCHEDULES = [
     ("StepLR", (1, 0.5), {}),
-    ("MultiStepLR", ([1, 2], 0.5), {}),
-    ("ConstantLR", (), {"total_iters": 1}),
-    ("LinearLR", (), {}),
-    ("ExponentialLR", (0.9,), {}),
-    ("PolynomialLR", (), {}),
-    ("CosineAnnealingLR", (5,), {}),
     ("CosineAnnealingWarmRestarts", (5,), {}),
     ("OneCycleLR", (1.0,), {"total_steps": 9}),
     ("LambdaLR", (lambda t: 1 / (t + 1),), {}),
-    ("MultiplicativeLR", (lambda t: 0.9,), {}),
     ("ReduceLROnPlateau", (), {"patience": 0}),
 ]
 S, A = "skipped", "applied"

@@ -45,7 +45,7 @@ def results(lib, make, kind, p, q, values):
 
 
 @pytest.mark.parametrize(("kind", "p", "q", "values"), CASES)
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_distributions_are_those_of_pytorch(kind, p, q, values, dtype):
     """FP16 is widened first: the reference has the values that were stored, and results are FP32."""
     p, q = ({name: x.astype(dtype) for name, x in d.items()} for d in (p, q))
@@ -101,30 +101,3 @@ def test_gradients_flow_through_rsample_alone():
     assert not d.sample().requires_grad and d.has_rsample
     with pytest.raises(NotImplementedError, match=r"Bernoulli\.rsample: only Normal has it"):
         ours.Bernoulli(0.5).rsample()
-
-
-@pytest.mark.parametrize(
-    ("call", "error"),
-    [
-        (lambda: ours.Categorical(), "Categorical: expected exactly one of `probs` and `logits`"),
-        (
-            lambda: ours.Categorical(probs=mp.tensor([0.5, -0.5])),
-            "Categorical: expected `probs` to be at least 0, got -0.5",
-        ),
-        (lambda: ours.Categorical(0.5), "Categorical: expected `probs` to have an axis"),
-        (lambda: ours.Categorical(mp.ones(3)).log_prob(3), r"Categorical: expected `value` to be integers in \[0, 3\)"),
-        (lambda: ours.Bernoulli(1.5), "Bernoulli: expected `probs` to be at most 1, got 1.5"),
-        (lambda: ours.Bernoulli(0.5).log_prob(0.5), "Bernoulli: expected `value` to be 0 or 1, got 0.5"),
-        (lambda: ours.Normal(0.0, 0.0), "Normal: expected `scale` to be above 0, got 0"),
-        (lambda: ours.Normal(0.0, 1.0).log_prob(float("nan")), "Normal: expected `value` to be numbers, got nan"),
-    ],
-)
-def test_wrong_parameters_and_values(call, error):
-    with pytest.raises(ValueError, match=error):
-        call()
-
-
-def test_pairs_without_a_formula():
-    with pytest.raises(NotImplementedError, match=r"kl_divergence: expected two .* got Normal and Bernoulli"):
-        ours.kl_divergence(ours.Normal(0.0, 1.0), ours.Bernoulli(0.5))
-    assert np.isneginf(ours.Normal(0.0, 1.0, validate_args=False).log_prob(float("inf")).numpy())

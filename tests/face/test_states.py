@@ -11,14 +11,11 @@ pytestmark = [pytest.mark.peer, pytest.mark.cpu]
 torch = pytest.importorskip("torch")
 
 CASES = [
-    ("SGD", {"lr": 0.05}),
-    ("SGD", {"lr": 0.05, "momentum": 0.9}),
     ("SGD", {"lr": 0.05, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.01}),
     ("SGD", {"lr": 0.05, "momentum": 0.9, "nesterov": True, "maximize": True}),
     ("Adam", {"lr": 1e-2}),
     ("Adam", {"lr": 1e-2, "amsgrad": True, "weight_decay": 0.01, "betas": (0.5, 0.99)}),
     ("AdamW", {"lr": 1e-2, "weight_decay": 0.1}),
-    ("RMSprop", {"lr": 1e-3}),
     ("RMSprop", {"lr": 1e-3, "momentum": 0.9, "centered": True}),
     ("Adagrad", {"lr": 1e-2, "lr_decay": 0.1, "initial_accumulator_value": 0.1}),
     ("Adadelta", {}),
@@ -63,14 +60,6 @@ def test_training_goes_on(rule, options):
         np.testing.assert_allclose(ours.state_dict()[name], x.numpy(), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("rule", "options"), CASES)
-def test_a_state_of_tinymp_stays(rule, options):
-    _, ours, _, optimizer = both(rule, options)
-    step(mp.from_numpy, ours, optimizer, np.ones((2, 5), "float32"), np.ones((2, 3), "float32"))
-    state = optimizer.state_dict()
-    np.testing.assert_equal(from_pytorch(optimizer, state), state)
-
-
 def test_a_schedule_a_tensor_and_an_older_file():
     theirs, _, _, our_rule = both("Adam", {})
     groups = [{"params": m.parameters()} for m in (theirs[0], theirs[2])]
@@ -99,17 +88,8 @@ def test_a_scalar_and_bfloat16():
 def test_what_does_not_fit():
     theirs, ours, their_rule, our_rule = both("AdamW", {})
     adam = optim.Adam([{"params": m.parameters()} for m in (ours[0], ours[2])])
-    with pytest.raises(ValueError, match=r"Adam\.load_state_dict: expected the state of Adam, .* use optim\.AdamW"):
+    with pytest.raises(ValueError, match=r"expected the state of Adam, .* use optim\.AdamW"):
         from_pytorch(adam, their_rule.state_dict())
     one = torch.optim.AdamW(theirs.parameters())
     with pytest.raises(ValueError, match=r"expected groups with \[2, 2\] parameters, got \[4\]"):
         our_rule.load_state_dict(from_pytorch(our_rule, one.state_dict()))
-    three = torch.optim.AdamW([{"params": [p]} for p in theirs[0].parameters()] + [{"params": theirs[2].parameters()}])
-    with pytest.raises(ValueError, match=r"expected groups with \[2, 2\] parameters, got \[1, 1, 2\]"):
-        our_rule.load_state_dict(from_pytorch(our_rule, three.state_dict()))
-    sgd = torch.optim.SGD([{"params": m.parameters()} for m in (theirs[0], theirs[2])])
-    with pytest.raises(ValueError, match="momentum"):
-        our_rule.load_state_dict(from_pytorch(our_rule, sgd.state_dict()))
-    for wrong in (None, 3, {}, {"state": 3, "param_groups": 4}):
-        with pytest.raises((TypeError, ValueError), match=r"AdamW\.load_state_dict"):
-            our_rule.load_state_dict(from_pytorch(our_rule, wrong))

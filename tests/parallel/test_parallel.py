@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import cuda_on_cpu
-import tinymp as mp
 from examples.paper.deepspeech2 import FrameNorm
 from tinymp import checkpoint, nn, parallel
 from tinymp.parallel.start import STARTED
@@ -181,24 +180,6 @@ def test_a_program_that_nobody_started_is_a_group_of_one(alone):
         group.barrier()
 
 
-def test_init_refuses(alone, monkeypatch):
-    with pytest.raises(ValueError, match="timeout"):
-        parallel.init(timeout=0)
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(RuntimeError, match="mpiexec -n 4 python"):
-        parallel.init()
-
-
-def test_ddp_refuses():
-    group = parallel.Group()
-    frozen = mp.nn.Linear(2, 2).requires_grad_(False)
-    with pytest.raises(ValueError, match="parameters to train"):
-        parallel.DistributedDataParallel(frozen, group)
-    with pytest.raises(ValueError, match="bucket_cap_mb"):
-        parallel.DistributedDataParallel(mp.nn.Linear(2, 2), group, bucket_cap_mb=0)
-
-
 def test_only_batch_norms_become_synchronous():
     """Neither layers that are derived from one and compute something else, nor their parameters and buffers."""
 
@@ -216,24 +197,3 @@ def test_only_batch_norms_become_synchronous():
     assert {name: x.tolist() for name, x in converted.state_dict().items()} == {
         k: x.tolist() for k, x in before.items()
     }
-
-
-def test_one_process_trains_as_without_a_group():
-    def weights(group):
-        mp.manual_seed(0)
-        model = mp.MIXED.cast(mp.nn.Linear(3, 2))
-        optimizer = mp.optim.SGD(model.parameters(), lr=0.1)
-        if group is not None:
-            parallel.DistributedDataParallel(model, group)
-        x = mp.MIXED.cast(mp.tensor(np.ones((4, 3), "float32")))
-        scaler = mp.optim.DynamicLossScaler()
-        for _ in range(3):
-            scaler.scale((model(x).float() ** 2).sum()).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-        return model.state_dict()
-
-    with parallel.Group() as group:
-        for a, b in zip(weights(None).values(), weights(group).values()):
-            assert np.array_equal(a, b)
