@@ -62,7 +62,7 @@ def test_every_name_and_memory_order(tmp_path):
         mp.save_weights(tmp_path / "weights", Named("__metadata__"))
 
 
-@pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u1", "?"])
+@pytest.mark.parametrize("dtype", ["f8", "f2", "i8", "u1", "?"])
 def test_dtypes(dtype, tmp_path):
     x = np.array([[0, 1, 1], [1, 0, 1]], dtype)
     safetensors.save_file({"x": x, "empty": x[:0], "scalar": np.array(x[0, 1])}, tmp_path / "x")
@@ -97,17 +97,10 @@ def test_pytorch_reads_and_writes_them(tmp_path):
     np.testing.assert_array_equal(theirs.load_file(tmp_path / "theirs")["weight"].float().numpy(), ours.weight.array)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "expected .*x to be a file of safetensors"),
-        (b"PK\x03\x04 a pickle of PyTorch", "expected .*x to be a file of safetensors"),
-        (struct.pack("<Q", 1 << 40) + b"{}", "expected .*x to be a file of safetensors"),
-    ],
-)
-def test_other_files_are_refused(content, message, tmp_path):
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 a pickle of PyTorch", struct.pack("<Q", 1 << 40) + b"{}"])
+def test_other_files_are_refused(content, tmp_path):
     (tmp_path / "x").write_bytes(content)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"expected .*x to be a file of safetensors"):
         mp.load_weights(tmp_path / "x")
-    with pytest.raises(FileNotFoundError):
-        mp.load_weights(tmp_path / "missing")
+    with pytest.raises(ValueError, match=r"expected `small` in .*x to be one of F64, .*, BF16, got F8_E4M3"):
+        mp.load_weights(written(tmp_path / "x", {"small": ("F8_E4M3", [2], b"ab")}))
