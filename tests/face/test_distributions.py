@@ -12,18 +12,11 @@ rng = np.random.default_rng(0)
 P = rng.dirichlet(np.ones(5), 3)  # 3, 5
 Q = rng.dirichlet(np.ones(5), 3)
 U, V = rng.uniform(0.01, 0.99, (2, 4))
-A, B, C, D = (
-    rng.standard_normal((2, 3)),
-    rng.uniform(0.3, 2, (3,)),
-    rng.standard_normal((2, 3)),
-    rng.uniform(0.3, 2, (2, 3)),
-)
-
+A, B, C, D = (rng.standard_normal(6).reshape(2, 3), *rng.uniform(0.3, 2, (3, 2, 3)))
 # class, its parameters, another's, values
 CASES = [
     ("Categorical", {"probs": 7 * P}, {"probs": Q}, rng.integers(0, 5, (4, 3))),
     ("Categorical", {"logits": A}, {"logits": C}, rng.integers(0, 3, (2,))),
-    ("Categorical", {"probs": P[0]}, {"probs": Q[0]}, rng.integers(0, 5, (6,))),
     ("Bernoulli", {"probs": U}, {"probs": V}, rng.integers(0, 2, (3, 4)).astype(float)),
     ("Bernoulli", {"logits": A}, {"logits": C}, rng.integers(0, 2, (2, 3)).astype(float)),
     ("Normal", {"loc": A, "scale": B}, {"loc": C, "scale": D}, rng.standard_normal((4, 2, 3))),
@@ -52,9 +45,8 @@ def test_distributions_are_those_of_pytorch(kind, p, q, values, dtype):
     values = values if kind == "Categorical" else values.astype(dtype)
     own, own_shapes = results(ours, mp.tensor, kind, p, q, values)
     wide = [{name: x.astype("float64") for name, x in d.items()} for d in (p, q)]
-    expected, shapes = results(
-        theirs, torch.tensor, kind, *wide, values.astype("int64" if kind[0] == "C" else "float64")
-    )
+    values = values.astype("int64" if kind[0] == "C" else "float64")
+    expected, shapes = results(theirs, torch.tensor, kind, *wide, values)
     assert own_shapes == shapes
     n = len(own) - len(p)  # gradients have their parameter's dtype
     assert {x.dtype for x in own[:n]} == {np.dtype("float64" if dtype == "float64" else "float32")}
@@ -79,14 +71,12 @@ def test_samples_have_the_probabilities(kind, p):
 
 
 def test_what_has_probability_0_is_never_drawn_and_costs_no_nan():
-    d = ours.Categorical(probs=mp.tensor([0.0, 1.0]))
-    assert (d.sample((1000,)).numpy() == 1).all()
-    p, q = [0.0, 1.0], [0.5, 0.5]
-    for kind, one, two in (("Categorical", p, q), ("Bernoulli", 0.0, 0.5), ("Bernoulli", 1.0, 0.5)):
+    assert (ours.Categorical(probs=mp.tensor([0.0, 1.0])).sample((1000,)).numpy() == 1).all()
+    for kind, one, two in (("Categorical", [0.0, 1.0], [0.5, 0.5]), ("Bernoulli", 0.0, 0.5), ("Bernoulli", 1.0, 0.5)):
         a, b = (getattr(ours, kind)(probs=mp.tensor(x)) for x in (one, two))
         c, e = (getattr(theirs, kind)(probs=torch.tensor(x)) for x in (one, two))
         assert np.allclose(ours.kl_divergence(a, b).numpy(), theirs.kl_divergence(c, e).numpy(), atol=1e-6)
-        assert ours.kl_divergence(b, a).numpy() == theirs.kl_divergence(e, c).numpy() == np.inf
+        assert ours.kl_divergence(b, a).numpy() == np.inf
 
 
 def test_gradients_flow_through_rsample_alone():
@@ -99,5 +89,10 @@ def test_gradients_flow_through_rsample_alone():
     noise = (x.detach().numpy() - loc.detach().numpy()) / scale.detach().numpy()
     assert np.allclose(scale.grad.numpy(), noise.sum(0), rtol=0, atol=1e-5)
     assert not d.sample().requires_grad and d.has_rsample
-    with pytest.raises(NotImplementedError, match=r"Bernoulli\.rsample: only Normal has it"):
-        ours.Bernoulli(0.5).rsample()
+    for call, error in (
+        (lambda: ours.Bernoulli(0.5).rsample(), NotImplementedError),
+        (lambda: ours.Categorical(probs=mp.tensor([0.5, -0.5])), ValueError),
+        (lambda: ours.Normal(0.0, 1.0).log_prob(float("nan")), ValueError),
+    ):
+        with pytest.raises(error):
+            call()
