@@ -35,16 +35,11 @@ def test_moments_and_bounds(name):
 
 def test_identities():
     np.testing.assert_array_equal(init.eye_(weight(2, 3)).numpy(), np.eye(2, 3))
-    assert init.dirac_(weight(2, 2, 0, 1)).shape == (2, 2, 0, 1)
     w = init.dirac_(weight(4, 3, 3, 3), groups=2).array
-    assert w.sum() == 4
-    assert all(w[row, row % 2, 1, 1] == 1 for row in range(4))
-    w = init.dirac_(weight(4, 2, 3)).array
-    assert w.sum() == 2
-    assert w[0, 0, 1] == w[1, 1, 1] == 1
+    assert w.sum() == 4 and all(w[row, row % 2, 1, 1] == 1 for row in range(4))
 
 
-@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5), (3, 2, 2, 2), (0, 3)])
+@pytest.mark.parametrize("shape", [(6, 4), (3, 2, 2, 2), (0, 3)])
 def test_orthogonal(shape):
     w = init.orthogonal_(weight(*shape, dtype="float64"), gain=2).numpy().reshape(shape[0], math.prod(shape[1:]))
     gram = w @ w.T if shape[0] <= w.shape[1] else w.T @ w

@@ -67,5 +67,3 @@ for i in range(20):
     errG.backward()
     optimizerG.step()
     losses.append(errD.item() + errG.item())
-    if i % 10 == 0:
-        print("[%d/%d] Loss_D: %.4f Loss_G: %.4f" % (i, 20, errD.item(), errG.item()))

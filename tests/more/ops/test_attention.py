@@ -8,7 +8,6 @@ from exact_attention import exact
 from oracle import check, host, randn
 from tinymp import ops
 from tinymp.backend import cpu
-from tinymp.ops.more.attention import attend
 
 L, S, E, V = 4, 5, 8, 6
 SHAPES = [((2, 3, L, E), (2, 3, S, E), (2, 3, S, V)), ((L, E), (S, E), (S, V)), ((2, L, E), (1, S, E), (1, S, V))]
@@ -64,19 +63,6 @@ def test_options_and_masks(shapes):
 def test_axes_that_are_broadcast(mask):
     more = [] if mask is None else [randn(*mask, seed=5)]
     held(attention, oracle, *[randn(*s, seed=i) for i, s in enumerate([(2, 3, L, E), (S, E), (2, 1, S, V)])], *more)
-
-
-def test_the_weights_are_made_of_small_ops():
-    """`attend` with weights, against itself without."""
-    for mask in (None, SEEN, np.where(SEEN, 0.5, -np.inf)):
-        inputs = [mp.tensor(randn(*s, seed=i)) for i, s in enumerate(SHAPES[0])] + [
-            None if mask is None else mp.tensor(mask)
-        ]
-        y, weights = attend("attention", *inputs, need_weights=True)
-        np.testing.assert_allclose(y.numpy(), attend("attention", *inputs)[0].numpy(), rtol=1e-12, atol=1e-14)
-        np.testing.assert_allclose(weights.numpy() @ inputs[2].numpy(), y.numpy(), rtol=1e-12, atol=1e-14)
-    causal = attend("attention", *inputs[:3], None, causal=True, need_weights=True)[0]
-    np.testing.assert_allclose(causal.numpy(), attention(*inputs[:3], is_causal=True).numpy(), rtol=1e-12, atol=1e-14)
 
 
 def test_nothing_as_large_as_the_scores_is_kept():
