@@ -89,15 +89,8 @@ def test_refused(one, message, tmp_path):
     with pytest.raises(TypeError, match=message):
         save(one(), tmp_path / "x")
     assert (tmp_path / "x").read_bytes() == b"before"
-
-
-def test_wrong_files(tmp_path):
-    for content in (b"", b"hello, this is text"):
-        (tmp_path / "x").write_bytes(content)
-        with pytest.raises(ValueError, match=r"load: expected .*x to be a file of safetensors"):
-            load(tmp_path / "x")
-    with pytest.raises(ValueError, match="two arrays `a/b`"):
-        save({"a": {"b": mp.ones(1)}, "a/b": mp.ones(1)}, tmp_path / "x")
+    with pytest.raises(ValueError, match=r"load: expected .*x to be a file of safetensors"):
+        load(tmp_path / "x")
 
 
 @pytest.mark.peer
