@@ -128,6 +128,13 @@ def test_schedules_are_those_of_pytorch(schedule, args):
             assert a.param_groups[0]["lr"] == ours.get_last_lr()[0]
 
 
+def test_a_bad_state_changes_nothing():
+    falling = optim.LambdaLR(optim.SGD([nn.Parameter([1.0])], lr=0.5), lambda t: 2 - t)
+    with pytest.raises(ValueError, match="expected `lr` to be at least 0"):
+        falling.load_state_dict({"base_lrs": [1.0], "last_epoch": 9})
+    assert falling.state_dict() == {"base_lrs": [0.5], "last_epoch": 0}
+
+
 def test_samplers():
     items = list(range(10))
     assert list(data.SequentialSampler(items)) == items == sorted(data.RandomSampler(items))
