@@ -4,28 +4,11 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from tinymp import checkpoint, nn, ops, optim
+from tinymp import checkpoint, nn
 
 safetensors = pytest.importorskip("safetensors.numpy")
 safe_open = pytest.importorskip("safetensors").safe_open
 pytestmark = pytest.mark.cpu
-
-
-def made(policy):
-    mp.manual_seed(0)
-    model = policy.cast(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)))
-    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
-    scaler = optim.DynamicLossScaler(growth_interval=3)
-    return {"model": model, "optimizer": optimizer, "scaler": scaler, "schedule": optim.StepLR(optimizer, 4)}
-
-
-def steps(policy, model, optimizer, scaler, schedule, batches):
-    for x, y in batches:
-        with mp.use(policy):
-            scaler.scale(ops.cross_entropy(model(policy.cast(mp.from_numpy(x))), mp.tensor(y))).backward()
-            schedule.step(scaler.step(optimizer))
-            scaler.update()
-            optimizer.zero_grad()
 
 
 def same(a, b):
@@ -40,23 +23,6 @@ def same(a, b):
         np.testing.assert_array_equal(a, b)
     elif not pairs:
         assert a == b or a != a
-
-
-@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.STOCHASTIC_ROUNDING], ids=lambda p: p.name)
-def test_a_run_goes_on_as_if_it_had_never_stopped(policy, tmp_path):
-    rng = np.random.default_rng(0)
-    batches = [(rng.standard_normal((5, 6)).astype("f"), rng.integers(0, 3, 5)) for _ in range(12)]
-    whole = made(policy)
-    steps(policy, **whole, batches=batches[:7])
-    mp.save(tmp_path / "run.safetensors", **whole, step=7)
-    steps(policy, **whole, batches=batches[7:])
-
-    other = made(policy)
-    steps(policy, **other, batches=batches[3:5])  # whatever it was before
-    assert mp.load(tmp_path / "run.safetensors", **other) == {"step": 7}
-    steps(policy, **other, batches=batches[7:])
-    for name, one in whole.items():
-        same(one.state_dict(), other[name].state_dict())
 
 
 def test_values_come_back_as_they_were(tmp_path):
@@ -147,10 +113,10 @@ def test_what_cannot_be_loaded_is_refused_and_nothing_changes(name, tmp_path):
     first, model = nn.Linear(1, 1), nn.Linear(2, 3)
     mp.save(path, first=nn.Linear(1, 1), model=nn.Linear(2, 3))
     spoil(path)
-    before = [first.state_dict(), model.state_dict(), mp.backend.get_rng_state()]
+    before = [first.state_dict(), model.state_dict(), mp.get_rng_state()]
     with pytest.raises(ValueError, match=message):
         mp.load(path, first=first, model=model)
-    same(before, [first.state_dict(), model.state_dict(), mp.backend.get_rng_state()])
+    same(before, [first.state_dict(), model.state_dict(), mp.get_rng_state()])
 
 
 def a_mask(value=-np.inf):
@@ -191,35 +157,19 @@ def test_a_run_that_has_diverged_is_not_written_over_a_good_one(policy, tmp_path
     assert path.read_bytes() == before
 
 
-def test_a_load_into_a_run_that_has_diverged_says_what_failed(tmp_path):
-    """Weights that are NaN cannot be put back: all else is."""
-    model, other, scaler = nn.Linear(2, 3), nn.Linear(7, 1), optim.DynamicLossScaler(8.0)
-    mp.save(tmp_path / "run", scaler=optim.DynamicLossScaler(2.0), model=model, other=nn.Linear(1, 1))
-    model.bias.write(np.full(3, np.nan, "f"))
-    mp.manual_seed(5)
-    before = [scaler.state_dict(), mp.get_rng_state()]
-    with pytest.raises(ValueError, match=r"load: `other` of .*run: load_state_dict: 'weight': expected shape"):
-        mp.load(tmp_path / "run", scaler=scaler, model=model, other=other)
-    same(before, [scaler.state_dict(), mp.get_rng_state()])
-
-
 def test_a_load_that_fails_gives_back_the_random_numbers_that_it_drew(tmp_path):
     class Draws:
-        def __init__(self, size):
-            self.size = size
-
         def state_dict(self):
-            return {"size": self.size}
+            return {}
 
         def load_state_dict(self, state):
-            if state["size"] != self.size:
-                mp.rand(3)
-                raise ValueError("too late")
+            mp.rand(3)
+            raise ValueError("too late")
 
-    mp.save(tmp_path / "run", part=Draws(1))
+    mp.save(tmp_path / "run", part=Draws())
     before = mp.get_rng_state()
     with pytest.raises(ValueError, match=r"`part` of .*: too late"):
-        mp.load(tmp_path / "run", part=Draws(2))
+        mp.load(tmp_path / "run", part=Draws())
     same([before], [mp.get_rng_state()])
 
 
@@ -231,11 +181,8 @@ def test_numpys_generators(kind, tmp_path):
     expected = random.integers(0, 10, 3, "i4").tolist(), random.random()
     assert mp.load(tmp_path / "run", moves=other) == {}
     assert (other.integers(0, 10, 3, "i4").tolist(), other.random()) == expected
-    foreign = np.random.Generator(np.random.PCG64DXSM())
-    before = foreign.bit_generator.state
     with pytest.raises(ValueError, match=r"load: `moves` of .*run"):
-        mp.load(tmp_path / "run", moves=foreign)
-    assert foreign.bit_generator.state == before
+        mp.load(tmp_path / "run", moves=np.random.Generator(np.random.PCG64DXSM()))
 
 
 def test_what_is_small_can_be_read_alone(tmp_path):
@@ -243,9 +190,9 @@ def test_what_is_small_can_be_read_alone(tmp_path):
     mp.save(path, model=nn.Linear(2, 3), options={"lr": 0.1, "names": ("a", "b")}, curve=[np.ones(3)])
     path.write_bytes(path.read_bytes()[:-1] + b"!")  # arrays are not looked at
     mp.manual_seed(1)
-    state = mp.backend.get_rng_state()
+    state = mp.get_rng_state()
     assert checkpoint.peek(path) == {"options": {"lr": 0.1, "names": ("a", "b")}}
-    same(state, mp.backend.get_rng_state())
+    same(state, mp.get_rng_state())
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match="run to be a checkpoint of tinymp"):
         checkpoint.peek(path)
@@ -293,13 +240,12 @@ def test_two_in_one_folder_remove_what_is_their_own(tmp_path):
 
 
 def test_what_a_checkpointer_refuses(tmp_path):
+    with pytest.raises(TypeError, match="Checkpointer: expected `curve` to have state_dict and load_state_dict"):
+        mp.Checkpointer(tmp_path, curve=[1.0])
     kept = mp.Checkpointer(tmp_path, model=nn.Linear(2, 3))
     with pytest.raises(ValueError, match=r"expected other names than those of its objects, got \['model'\]"):
         kept.save(1, model=1, loss=2)
-    assert kept.steps() == []
-    kept.save(1, loss=2)
-    with pytest.raises(FileNotFoundError, match=r"expected one of the steps \[1\] of .*, got 2"):
-        kept.load(2)
+    assert kept.steps() == [] and kept.save(1, loss=2)
     kept.path(3).write_bytes(kept.path(1).read_bytes()[:-3])
     with pytest.raises(ValueError, match=r"load: expected .*step-00000003\.safetensors to be a checkpoint of tinymp"):
         kept.load()

@@ -1,13 +1,13 @@
-"""Hooks, averages of weights and schedules: programs that end as in PyTorch."""
+"""Gradients, hooks, averages of weights and schedules: programs that end as in PyTorch."""
 
 import copy
 import warnings
 
-import numpy as np
 import pytest
 
 import tinymp as mp
 import tinymp.torch as face
+from beside import compare
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.peer, pytest.mark.cpu]
@@ -79,6 +79,58 @@ for options in ({}, {"anneal_epochs": 3, "anneal_strategy": "linear"}):
         seen.append(optimizer.param_groups[0]["lr"])
 found = seen""",
 }
+# Of x and w, three numbers each
+GRADIENTS = {
+    "None for a Tensor that requires a gradient": """
+class F(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, mask): return x * mask
+    @staticmethod
+    def backward(ctx, g): return g * 3, None
+F.apply(x * 2, w * 1).sum().backward()
+found = x.grad, w.grad""",
+    "a result that is marked": """
+class F(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y, i = x.sort(0)
+        z = x * 5
+        ctx.mark_non_differentiable(i, z)
+        return y * 2, i, z
+    @staticmethod
+    def backward(ctx, g, gi, gz):
+        return g * 3 + gz
+y, i, z = F.apply(x)
+y.sum().backward()
+found = x.grad, y.requires_grad, z.requires_grad, z.is_leaf, i""",
+    "setup_context": """
+class F(torch.autograd.Function):
+    @staticmethod
+    def forward(x, n): return x ** n
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0], output)
+        ctx.n = inputs[1]
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * ctx.n * y / x, None
+F.apply(x, 3).sum().backward()
+found = x.grad""",
+    "gradients of outputs that share an op": """
+h = x.exp()
+found = torch.autograd.grad([h.sum(), (h * h).sum(), w.sum()], [x, w]), x.grad, w.grad""",
+    "backward of several": """
+h = x.exp()
+torch.autograd.backward([h.sum(), (h * w).sum(), w], [None, torch.tensor(2.0), x.detach()])
+torch.autograd.backward((x * x).sum())
+found = x.grad, w.grad""",
+    "the graph is retained": """
+y = (x * w).sum()
+torch.autograd.backward(y, retain_graph=True)
+torch.autograd.backward([y, y * 2])
+found = x.grad, w.grad""",
+}
 # A metric and options of ReduceLROnPlateau: each is followed twice, the second time from saved states
 PLATEAUS = [
     ([3, 2, 2, 2, 2], {"patience": 1}),
@@ -125,32 +177,29 @@ def ended(module, program, **names):
                 p.copy_(module.cos(module.arange(p.numel()).float() + i).reshape(p.shape))
         return m
 
-    names |= {"torch": module, "nn": module.nn, "swa": module.optim.swa_utils, "copy": copy, "seen": [], "start": begin}
-    names["m"] = begin(module.nn.Linear(4, 2))
-    names["x"] = module.cos(module.arange(12).float()).reshape(3, 4).requires_grad_()
-    names["dy"] = module.cos(module.arange(6).float()).reshape(3, 2)
+    names = {
+        "torch": module, "nn": module.nn, "swa": module.optim.swa_utils, "copy": copy, "seen": [], "start": begin,
+        "m": begin(module.nn.Linear(4, 2)), "dy": module.cos(module.arange(6).float()).reshape(3, 2),
+        "x": module.cos(module.arange(12).float()).reshape(3, 4).requires_grad_(),
+    } | names  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of PyTorch, about the order of steps and its own SequentialLR
         exec(program, names)
     return names["found"]
 
 
-def compare(theirs, own):
-    if isinstance(theirs, (list, tuple)):
-        assert len(theirs) == len(own)
-        for a, b in zip(theirs, own):
-            compare(a, b)
-    elif hasattr(theirs, "detach"):
-        np.testing.assert_allclose(own.detach().numpy(), theirs.detach().numpy(), rtol=2e-5, atol=1e-6)
-    elif isinstance(theirs, float):
-        assert own == pytest.approx(theirs, rel=1e-6)
-    else:
-        assert own == theirs
-
-
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_a_program_ends_as_in_pytorch(program):
     compare(ended(torch, program), ended(face, program))
+
+
+@pytest.mark.parametrize("program", GRADIENTS.values(), ids=GRADIENTS)
+def test_gradients_end_as_in_pytorch(program):
+    given = [
+        {name: module.tensor(x).requires_grad_() for name, x in (("x", [0.5, -1.0, 2.0]), ("w", [3.0, 4.0, -5.0]))}
+        for module in (torch, face)
+    ]
+    compare(ended(torch, program, **given[0]), ended(face, program, **given[1]))
 
 
 @pytest.mark.parametrize(("metrics", "options"), PLATEAUS)

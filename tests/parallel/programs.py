@@ -93,7 +93,6 @@ def features(group, folder):
     gradients(group, mp.MIXED)
     gradients(group, HALVES)
     gradients(group, mp.BF16)
-    without_masters(group)
     accumulation(group)
     rows(group)
     statistics(group)
@@ -130,18 +129,6 @@ def gradients(group, policy):
     norm = sum(p.array.size for p in model.parameters() if p.normalisation)
     weights = sum(p.array.size for p in model.parameters()) - norm
     assert ddp.sent == ddp.passes * (half * weights + 4 * norm), (ddp.sent, ddp.passes)
-
-
-def without_masters(group):
-    """Weights that are BF16 alone are rank 0's in all."""
-    with mp.no_grad():
-        model = network()
-        for p in model.parameters():
-            p[...] = p + group.rank
-        model = dataclasses.replace(mp.BF16, name="HERE", master=False).cast(model)
-    parallel.DistributedDataParallel(model, group).verify()
-    assert model[0].weight.master.dtype == mp.bfloat16
-    assert np.array_equal(model[0].weight.array, network()[0].weight.array.astype(mp.bfloat16))
 
 
 def accumulation(group):
