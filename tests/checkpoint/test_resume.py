@@ -66,7 +66,7 @@ class Run:
 
     @property
     def parts(self):
-        return {name: getattr(self, name) for name in ("model", "optimizer", "scaler", "schedule", "loader")}
+        return {name: x for name, x in vars(self).items() if name not in ("policy", "losses")}
 
     def train(self, after=lambda step: None):
         """Up to STEPS steps."""

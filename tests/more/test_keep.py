@@ -174,19 +174,6 @@ def test_a_cast_without_keep_undoes_it_and_one_that_fails_changes_nothing():
     assert seen == [SINGLE, SINGLE, HALF]
 
 
-def test_state_dicts_do_not_depend_on_it(tmp_path):
-    model = mp.MIXED.cast(three("batch norm"), keep={"1": mp.FP32})
-    same(model.state_dict(), mp.MIXED.cast(three("batch norm")).state_dict())
-    other = mp.MIXED.cast(three("batch norm"))
-    other.load_state_dict(model.state_dict())
-    mp.save(tmp_path / "kept.safetensors", model=model)
-    with mp.no_grad():
-        model[1][1].weight.zero_()
-    mp.load(tmp_path / "kept.safetensors", model=model)
-    same(model.state_dict(), other.state_dict())
-    assert model[1][1].weight.dtype == SINGLE
-
-
 @pytest.mark.cpu
 def test_the_ledger_shows_the_casts_and_the_policy():
     model = mp.MIXED.cast(three("linear"), keep={"1": mp.FP32, "1.1": mp.FP16_ACCUMULATE})

@@ -87,16 +87,3 @@ def test_mixed_keeps_the_norms_in_fp32():
     assert y.dtype == "float16"
     assert {p.dtype.name for name, p in model.named_parameters() if "norm" in name} == {"float32"}
     assert all(np.isfinite(host(p.grad)).all() for p in model.parameters())
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: nn.TransformerEncoderLayer(9, 2), ValueError, "expected num_heads to divide embed_dim"),
-        (lambda: nn.TransformerEncoderLayer(E, 2)(mp.zeros(L, B, 7)), ValueError, r"EncoderLayer: .*, got"),
-        (lambda: nn.TransformerEncoder(nn.ReLU(), 2), TypeError, "`encoder_layer` to be a Trans.*, got"),
-    ],
-)  # fmt: skip
-def test_refused(call, error, message):
-    with pytest.raises(error, match=message):
-        call()

@@ -9,7 +9,6 @@ import pytest
 import tinymp as mp
 from oracle import device_array, host, randn, rng
 from tinymp import SparseRows, nn, ops, optim
-from tinymp.autograd import added, put
 from tinymp.optim import StepResult
 
 V, D = 9, 4
@@ -154,8 +153,6 @@ def test_scaling(unscale):
     np.testing.assert_array_equal(host(p.master), host(q.master))
 
 
-
-
 @pytest.mark.parametrize("norm_type", [1, 2.0, float("inf")])
 def test_clipping_by_norm(norm_type):
     policy = mp.MIXED
@@ -178,23 +175,6 @@ def test_clipping_by_norm(norm_type):
 def on_gpu(gpu):
     with mp.device("gpu"):
         yield
-
-
-@pytest.mark.usefixtures("on_gpu")
-def test_repeated_rows_on_a_gpu_have_the_whole_sum_each():
-    p = table(mp.MIXED)
-    look_up(p, INDEX, True)
-    g = p.grad
-    assert host(g.indices).tolist() == [2, 2, 2, 5, 7, 7]
-    values = host(g.values)
-    assert (values[0] == values[1]).all() and (values[4] == values[5]).all()
-    single = host(g.summable())
-    assert (single[[0, 3, 4]] == values[[0, 3, 4]]).all() and not single[[1, 2, 5]].any()
-    twice = added(g, g)
-    np.testing.assert_array_equal(host(twice.dense()), 2 * host(g.dense()).astype("float32"))
-    changed = ops.zeros(V, D).array  # of values that differ, as stochastic rounding makes them, the first count
-    put(changed, SparseRows(g.indices, device_array(np.arange(6 * D, dtype="float32").reshape(6, D)), g.shape))
-    assert host(changed)[TOUCHED, 0].tolist() == [0, 3 * D, 4 * D]
 
 
 @pytest.mark.usefixtures("on_gpu")

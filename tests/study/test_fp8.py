@@ -56,15 +56,12 @@ def test_the_gradient_of_a_bias_sums_what_was_not_rounded(layer):
     ],
 )
 def test_every_dot_op_reads_it(make):
-    x = mp.Tensor(mp.FP8.cast(mp.tensor(rng(0).standard_normal((16, 16)).astype("float32"))).array, requires_grad=True)
+    x = mp.FP8.cast(mp.tensor(rng(0).standard_normal((16, 16)).astype("float32"))).requires_grad_()
     with mp.audit() as a, mp.use(mp.FP8):
         y = make(x)
         y.float().sum().backward()
-    assert np.isfinite(widen(x.grad_array)).all()
-    op = next(row.op for row in a.ledger if row.kind == "DOT")
-    rows = {row.phase: row for row in a.ledger if row.op == op}
-    assert rows["forward"].rounded > y.numpy().size  # the operands as well as the result
-    assert rows["backward"].rounded > 0
+    rounded = {row.phase: row.rounded for row in a.ledger if row.kind == "DOT"}
+    assert rounded["forward"] > y.numpy().size and rounded["backward"] > 0  # the operands as well as the result
 
 
 def test_the_byte_ledger_counts_its_bytes():
@@ -118,14 +115,3 @@ def test_the_scaler_hears_of_what_is_not_finite(operands):
             assert not np.isfinite(widen(model.weight.grad_array[0])).any() or weight == 1
             assert scaler.step(optimizer).applied is (weight == 1)
         assert {row.infinite for row in a.ledger} == {0}
-
-
-@pytest.mark.parametrize("operands", SCALES)
-def test_finite_numbers_saturate_where_they_are_scaled(operands):
-    x = mp.BF16.cast(mp.tensor([[1e6, -1.0, np.inf], [500.0, -1e6, 2.0]]))
-    policy = mp.study.change(mp.BF16, operands=operands)
-    with mp.audit() as a, mp.use(policy):
-        y = x @ mp.BF16.cast(mp.ones(3, 3))
-    scaled = operands[0] != "e4m3"
-    assert np.isfinite(widen(y.array)).any(axis=1).tolist() == [False, scaled]
-    assert sum(row.infinite for row in a.ledger) == (0 if scaled else 3)

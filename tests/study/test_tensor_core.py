@@ -179,7 +179,6 @@ def test_wrong_arguments(wrong):
 
 PRODUCTS = {
     "FP16_AMPERE": ("ampere", "fp16", "fp32"),
-    "FP16_SUMS_AMPERE": ("ampere", "fp16", "fp16"),
     "FP16_SUMS_HOPPER": ("hopper", "fp16", "fp16"),
     "BF16_HOPPER": ("hopper", "bf16", "fp32"),
     "TF32_AMPERE": ("ampere", "tf32", "fp32"),
@@ -207,13 +206,6 @@ def test_every_product_of_a_policy_is_such_a_sum(name):
     np.testing.assert_array_equal(w.grad.array, product(dy.T, x.detach()))
 
 
-def test_without_rounding_tf32_is_cut_off():
-    x, w = randn(4, 9, dtype=np.float32), randn(9, 2, dtype=np.float32, seed=1)
-    with mp.use(mp.study.change(mp.TF32_AMPERE, name="CUT", tf32=False)):
-        y = ops.matmul(mp.tensor(x), mp.tensor(w))
-    np.testing.assert_array_equal(y.array, tensor_core(x, w, None, "ampere", "tf32"))
-
-
 @pytest.mark.parametrize("name", ["FP8_HOPPER_FAST", "FP8_BLACKWELL"])
 def test_fp8_operands_are_multiplied_scaled(name):
     """Activations of 12 decades, so that E4M3's subnormal numbers are among them, and the gradient's are in E5M2."""
@@ -233,7 +225,6 @@ def test_fp8_operands_are_multiplied_scaled(name):
         wide_v = np.float32(v.detach().float().array)
         scale = kind.power_for(abs(wide_v).max())
         scaled[key] = kind.round(wide_v * scale, saturate=True), scale
-        assert (abs(scaled[key][0][scaled[key][0] != 0]) < kind.smallest_normal).any()
 
     def product(a, b, turn_a, turn_b, kinds):
         (va, sa), (vb, sb) = scaled[a], scaled[b]

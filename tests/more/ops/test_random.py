@@ -19,10 +19,3 @@ def test_moments(dtype):
         assert abs(wide.mean() - mean) < 6 * np.sqrt((square - mean**2) / N) + 2.0**-11
         assert abs((wide**2).mean() - square) < 6 * np.sqrt((fourth - square**2) / N) + 2.0**-10
         assert made is mp.randn or (wide.min() >= 0 and wide.max() < 1)
-
-
-@pytest.mark.cpu
-def test_without_memory():
-    with mp.device("meta"):
-        assert mp.randn(2, 3).device == mp.rand(2, device="meta").device == mp.randperm(4).device == "meta"
-        assert mp.linspace(0, 1, 5).device == mp.eye(3).device == "meta"
