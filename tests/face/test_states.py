@@ -60,15 +60,6 @@ def test_training_goes_on(rule, options):
         np.testing.assert_allclose(ours.state_dict()[name], x.numpy(), rtol=1e-6, atol=1e-6)
 
 
-def test_a_schedule_a_tensor_and_an_older_file():
-    theirs, _, _, our_rule = both("Adam", {})
-    groups = [{"params": m.parameters()} for m in (theirs[0], theirs[2])]
-    state = torch.optim.Adam(groups, lr=torch.tensor(0.01), foreach=False).state_dict()
-    del state["param_groups"][0]["maximize"]
-    our_rule.load_state_dict(from_pytorch(our_rule, state))
-    assert our_rule.param_groups[0]["lr"] == pytest.approx(0.01) and not our_rule.param_groups[0]["maximize"]
-
-
 def test_a_scalar_and_bfloat16():
     for dtype, shape in ((torch.bfloat16, (3,)), (torch.float32, ())):
         theirs = torch.nn.Parameter(torch.ones(shape, dtype=dtype))

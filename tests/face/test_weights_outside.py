@@ -243,19 +243,3 @@ def test_a_gradient_is_read_and_changed_in_fp32():
     p.grad.copy_(mp.tensor(np.ones((2, 2), "float16")))
     p.grad.data.mul_(1e-8)
     np.testing.assert_array_equal(p.grad.numpy(), np.full((2, 2), 1e-8, "f4"))
-
-
-def test_no_memory_is_shared_behind_the_copys_back():
-    """An op outside returns weights, or a tensor with memory of its own."""
-    p = weight()
-    master = host(p.master)
-    with mp.no_grad():
-        for make in (
-            lambda: p.float(), lambda: p.clone(), lambda: p.to("float32"), lambda: p * 1, lambda: p.contiguous(),
-            lambda: mp.ops.dropout(p, 0.5, False), lambda: p.expand(2, 2), lambda: p.T, lambda: p.squeeze(),
-            lambda: p.split(1)[0], lambda: p[:, 1], lambda: mp.ops.relu(p), lambda: p.cpu(), lambda: p.detach(),
-        ):  # fmt: skip
-            y = make()
-            assert isinstance(y, mp.parameter.Weights) or not np.shares_memory(y.array, master)
-            if isinstance(y, mp.parameter.Weights):
-                assert np.shares_memory(y.array, p.array) and np.shares_memory(y.master, master)

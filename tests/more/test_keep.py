@@ -33,7 +33,6 @@ class Last(nn.Module):
 BODIES = {
     "linear": lambda: nn.Sequential(nn.Linear(32, 32), nn.Tanh()),
     "batch norm": lambda: nn.Sequential(nn.BatchNorm1d(32), nn.Linear(32, 32, bias=False)),
-    "layer norm": lambda: nn.LayerNorm(32),
     "lstm": Last,
 }
 

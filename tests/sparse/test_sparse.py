@@ -68,16 +68,6 @@ def test_a_lookup_gives_the_rows_of_the_dense_gradient(index, padding, dtype):
 # ---- accumulation ----
 
 
-@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=str)
-def test_backward_calls_accumulate_in_fp32(policy):
-    p, q = table(policy), table(policy)
-    for w, sparse in ((p, True), (q, False)):
-        look_up(w, INDEX, sparse, seed=1)
-        look_up(w, np.array([7, 0, 0]), sparse, seed=2)
-    same(p.grad, q.grad)
-    assert p.grad.dtype == "float32" and rows(p.grad) == [0, 2, 5, 7]
-
-
 @pytest.mark.parametrize("dense_first", [False, True])
 def test_tied_weights_have_a_dense_gradient(dense_first):
     """The input embedding is sparse, the output layer is not: together they are not."""

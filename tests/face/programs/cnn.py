@@ -39,7 +39,7 @@ optimizer = optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 
 losses = []
 model.train()
-for batch_idx, (data, target) in enumerate(train_loader):
+for data, target in train_loader:
     data, target = data.to(device), target.to(device)
     optimizer.zero_grad()
     output = model(data)
@@ -47,8 +47,6 @@ for batch_idx, (data, target) in enumerate(train_loader):
     loss.backward()
     optimizer.step()
     losses.append(loss.item())
-    if batch_idx % 10 == 0:
-        print("step {} [{}/{}]\tloss {:.6f}".format(batch_idx, batch_idx * len(data), len(train_set), loss.item()))
 
 model.eval()
 correct = 0

@@ -58,4 +58,3 @@ for episode in range(20):
         if place in (0, 6):
             break
     losses.append(finish_episode())
-print("last loss: {:.4f}".format(losses[-1]))

@@ -68,7 +68,6 @@ for epoch in range(20):
     _, predicted = outputs.max(1)
     total += targets.size(0)
     correct += predicted.eq(targets).sum().item()
-print("Loss: %.3f | Acc: %.3f%% (%d/%d)" % (sum(losses) / 20, 100.0 * correct / total, correct, total))
 file = io.BytesIO()
 torch.save({"net": net.state_dict(), "acc": correct / total, "epoch": epoch}, file)
 file.seek(0)

@@ -65,4 +65,3 @@ for i in range(20):
     torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1)
     optimizer.step()
     losses.append(loss.item())
-print(f"\tTrain loss: {losses[-1]:.3f} | PPL: {np.exp(losses[-1]):7.3f}")

@@ -55,4 +55,3 @@ for step in range(20):
     torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
     optimizer.step()
     losses.append(loss.item())
-print("dice:", 1 - dice_loss(net(x[:4]), masks[:4]).item())

@@ -65,16 +65,7 @@ def test_erf_keeps_its_digits_near_0_and_at_the_seam(dtype):
     assert (host(ops.erf(mp.tensor(-x))) == -host(ops.erf(mp.tensor(x)))).all()
 
 
-def test_rectifiers_at_their_ends():
-    x = mp.tensor([-INF, -65504, -20, -3, 0.0, 3, 6, 20, 65504, INF, NAN])
-    assert str(ops.relu6(x).tolist()) == str([0.0] * 5 + [3.0] + [6.0] * 5 + [NAN]).replace("6.0, 6.0, nan", "6.0, nan")
-    assert ops.hardswish(x).tolist()[:-1] == [0, 0, 0, 0, 0, 3, 6, 20, 65504, INF]
-    assert ops.mish(x).tolist()[7:-1] == [20, 65504, INF]
-    left = np.array([-30.0, -16.0, -8.0])
-    np.testing.assert_allclose(ops.mish(mp.tensor(left, dtype="float32")).numpy(), left * np.log1p(np.exp(left)), 1e-6)
-
-
-@pytest.mark.parametrize("name", ["silu", "mish", "hardswish", "logsigmoid", "gelu", "elu"])
+@pytest.mark.parametrize("name", ["silu", "mish", "logsigmoid", "gelu"])
 def test_integers_that_pytorch_refuses_are_refused(name):
     with pytest.raises(TypeError, match=f"{name}: expected `input` to be floating, got int64"):
         getattr(ops, name)(mp.tensor([1]))
@@ -183,12 +174,6 @@ def test_sums_of_rows_are_rounded_once():
     y = ops.embedding_bag(mp.tensor([[0, 1, 1, 1]]), w)  # a sum on the way to a mean may leave FP16
     y.sum().backward()
     assert y.tolist() == [[60000]] and host(w.grad).tolist() == [[0.25], [0.75]]
-
-
-def test_a_bag_may_have_a_sparse_gradient():
-    w = leaf(randn(7, 4))
-    ops.embedding_bag(mp.tensor([[1, 2, 1]]), w, mode="sum", sparse=True).sum().backward()
-    assert {*host(w.grad.indices).tolist()} == {1, 2} and w.grad.dense()[1].tolist() == [2] * 4
 
 
 def test_equal_elements_keep_their_order_and_nan_is_the_largest():
