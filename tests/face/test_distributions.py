@@ -30,11 +30,9 @@ def results(lib, make, kind, p, q, values):
     other = getattr(lib, kind)(**{name: make(x) for name, x in q.items()})
     found = [d.log_prob(make(values)), d.entropy(), lib.kl_divergence(d, other), lib.kl_divergence(other, d)]
     sum((x * x).sum() for x in found).backward()
-    known = [d.mean, d.variance, d.stddev]
-    known += [d.loc, d.scale] if kind == "Normal" else [d.probs, d.logits]
+    found += [d.mean, d.variance, d.stddev, *((d.loc, d.scale) if kind == "Normal" else (d.probs, d.logits))]
     shapes = [tuple(d.batch_shape), tuple(d.event_shape), tuple(d.sample((2, 3)).shape), tuple(d.sample().shape)]
-    gradients = [x.grad for x in given.values()]
-    return [x.detach().numpy() for x in (*found, *known, *gradients)], shapes
+    return [x.detach().numpy() for x in (*found, *(x.grad for x in given.values()))], shapes
 
 
 @pytest.mark.parametrize(("kind", "p", "q", "values"), CASES)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import host, randn
+from oracle import randn
 from tinymp import nn, optim
 
 torch = pytest.importorskip("torch")
@@ -124,10 +124,3 @@ def test_lists_and_dicts_of_parameters():
     assert len(ours.each) == 4 and ours.each[1:3][0] is ours.each[1] and list(ours.named) == ["a", "b"]
     with pytest.raises(TypeError, match=r"ParameterList: expected `parameters.0.` to be a Parameter, got int"):
         nn.ParameterList([1])
-
-
-def test_pretrained_rows():
-    rows = randn(5, 3).astype("float16")
-    layer = nn.Embedding.from_pretrained(mp.tensor(rows), padding_idx=2)
-    assert np.array_equal(host(layer.weight), rows) and layer.weight.dtype == mp.float32
-    assert not layer.weight.requires_grad and layer.padding_idx == 2

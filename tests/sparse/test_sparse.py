@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import device_array, host, randn, rng
+from oracle import device_array, host, randn
 from tinymp import SparseRows, nn, ops, optim
 from tinymp.optim import StepResult
 
@@ -145,15 +145,14 @@ def test_scaling(unscale):
 
 @pytest.mark.parametrize("norm_type", [1, 2.0, float("inf")])
 def test_clipping_by_norm(norm_type):
-    policy = mp.MIXED
-    p, q, other = table(policy), table(policy), table(policy, seed=1)
+    p, q, other = table(mp.MIXED), table(mp.MIXED), table(mp.MIXED, seed=1)
     look_up(p, INDEX, True)
     look_up(q, INDEX, False)
-    other.grad = device_array(randn(V, D, seed=8).astype(policy.storage))
-    g = other.grad
-    norm = optim.clip_grad_norm_([p, other], 0.25, norm_type).item()
-    other.grad = g
-    assert norm == pytest.approx(optim.clip_grad_norm_([q, other], 0.25, norm_type).item(), rel=1e-6)
+    norms = []
+    for w in (p, q):
+        other.grad = device_array(randn(V, D, seed=8).astype("float16"))
+        norms.append(optim.clip_grad_norm_([w, other], 0.25, norm_type).item())
+    assert norms[0] == pytest.approx(norms[1], rel=1e-6)
     assert isinstance(p.grad, SparseRows) and p.grad.dtype == "float32"
     np.testing.assert_allclose(host(p.grad.dense()), host(q.grad), rtol=1e-6)
 
@@ -193,23 +192,3 @@ def test_a_step_on_a_gpu_is_that_of_the_cpu(rule, options, policy):
     roundings = 2.0**-9 if policy.storage == "float16" else 2.0**-20
     for expected, got in zip(*results, strict=True):
         np.testing.assert_allclose(got, expected, rtol=roundings, atol=roundings)
-
-
-@pytest.mark.usefixtures("on_gpu")
-def test_a_gpu_skips_a_step_of_rows_that_overflowed():
-    """The update of rows is the definition's: it waits for the GPU's verdict, and cannot be captured."""
-    w = table(mp.MIXED)
-    optimizer, scaler = optim.Adam([w], lr=0.1), optim.DynamicLossScaler(2.0**10, growth_interval=2)
-    results, before = [], None
-    for k, factor in enumerate([1, 1, 1e9, 1]):
-        before = host(w.master).copy()
-        index = mp.tensor(rng(k).integers(0, V, 6))
-        loss = (ops.embedding(index, w, 5, sparse=True).float().square() * factor).mean()
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        optim.clip_grad_norm_([w], 1.0)
-        results.append(scaler.step(optimizer).name)
-        scaler.update()
-        optimizer.zero_grad()
-        assert (host(w.master) == before).all() == (results[-1] == "SKIPPED")
-    assert results == ["APPLIED", "APPLIED", "SKIPPED", "APPLIED"]

@@ -109,3 +109,17 @@ def test_samples_have_their_probabilities():
     assert abs(host(x)[:, 0].mean() - 3) < 5 * 2 / np.sqrt(n) and (host(x)[:, 1] == 3).all()
     assert abs(host(x)[:, 0].std() - 2) < 5 * 2 / np.sqrt(2 * n)
     assert ops.normal(0.0, 1.0, (2, 3)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_moments(dtype):
+    """Within 6 standard errors of the mean and the second moment."""
+    mp.manual_seed(1)
+    n = 20_000
+    for made, mean, square, fourth in ((mp.rand, 1 / 2, 1 / 3, 1 / 5), (mp.randn, 0, 1, 3)):
+        y = made(n, dtype=dtype)
+        assert y.dtype == dtype and y.shape == (n,)
+        wide = y.numpy().astype("float64")
+        assert abs(wide.mean() - mean) < 6 * np.sqrt((square - mean**2) / n) + 2.0**-11
+        assert abs((wide**2).mean() - square) < 6 * np.sqrt((fourth - square**2) / n) + 2.0**-10
+        assert made is mp.randn or (wide.min() >= 0 and wide.max() < 1)
