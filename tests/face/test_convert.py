@@ -56,22 +56,15 @@ def rand(*shape):
     return np.random.default_rng(0).standard_normal(shape).astype("float32")
 
 
-IMAGE, SIGNAL, ROWS, FRAMES = (2, 4, 8, 8), (2, 4, 9), (3, 6), (5, 2, 6)
+IMAGE, ROWS, FRAMES = (2, 4, 8, 8), (3, 6), (5, 2, 6)
 LAYERS = [
     (tnn.Linear(6, 4), ROWS),
-    (tnn.Conv1d(4, 6, 3, 2, 1, groups=2), SIGNAL),
-    (tnn.ConvTranspose2d(4, 2, 3, 2, 1, output_padding=1), IMAGE),
     (tnn.BatchNorm2d(4, momentum=0.3), IMAGE),
     (tnn.InstanceNorm2d(4, affine=True), IMAGE),
-    (tnn.LayerNorm(6, eps=1e-3), ROWS),
-    (tnn.LayerNorm(6, elementwise_affine=False), ROWS),
-    (tnn.Softplus(2, 5), ROWS),
     (tnn.AvgPool2d(2, ceil_mode=True, count_include_pad=False), IMAGE),
-    (tnn.Upsample(scale_factor=2, mode="bilinear", align_corners=True), IMAGE),
     (tnn.LSTM(6, 5, 2, bidirectional=True), FRAMES),
     (tnn.LSTM(6, 5, proj_size=3, batch_first=True), FRAMES),
     (tnn.GRU(6, 5, bias=False), FRAMES),
-    (tnn.TransformerEncoderLayer(6, 2, 8, 0.0, "gelu", norm_first=True), FRAMES),
     (tnn.TransformerEncoder(tnn.TransformerEncoderLayer(6, 2, 8, 0.0), 2, tnn.LayerNorm(6), False), FRAMES),
 ]
 

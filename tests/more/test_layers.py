@@ -48,6 +48,7 @@ def test_layers_are_pytorchs_and_mixed_ones_work_on_fp16(row):
     x = randn(*eval(shape)).astype("float32")
     expected = theirs(torch.tensor(x)).detach().numpy()
     np.testing.assert_allclose(ours(mp.tensor(x)).detach().numpy(), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(mp.from_torch(theirs)(mp.tensor(x)).numpy(), ours(mp.tensor(x)).numpy())
     y = mp.MIXED.cast(ours)(mp.tensor(x).half())
     np.testing.assert_allclose(y.detach().numpy(), expected, rtol=2.0**-7, atol=2.0**-7)
     assert y.dtype == "float16"

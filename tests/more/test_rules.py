@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tinymp import data, nn, optim
+from tinymp.torch.states import from_pytorch
 
 SCHEDULES = [
     ("ExponentialLR", (0.9,)), ("ConstantLR", ()), ("PolynomialLR", (7, 2.0)), ("StepLR", (5, 0.5)), ("LinearLR", ()),
@@ -81,6 +82,8 @@ def test_options_that_change_are_as_in_pytorch(rule, options):
                 state, ours = ours.state_dict(), getattr(optim, rule)([p], **options)
                 ours.load_state_dict(state)
                 cycles[:1] = [_on(cycles[0], ours)] if cycles else []
+            if k == 10:  # a training that began in PyTorch goes on here
+                ours.load_state_dict(from_pytorch(ours, theirs.state_dict()))
         state, expected = ours.state_dict()["state"][0], theirs.state_dict()["state"][0]
         assert all(np.allclose(state[name], expected[name], rtol=1e-5, atol=1e-6) for name in expected)
 
@@ -126,13 +129,6 @@ def test_schedules_are_those_of_pytorch(schedule, args):
             ours = getattr(optim, schedule)(a, *args)
             ours.load_state_dict(state)
             assert a.param_groups[0]["lr"] == ours.get_last_lr()[0]
-
-
-def test_a_bad_state_changes_nothing():
-    falling = optim.LambdaLR(optim.SGD([nn.Parameter([1.0])], lr=0.5), lambda t: 2 - t)
-    with pytest.raises(ValueError, match="expected `lr` to be at least 0"):
-        falling.load_state_dict({"base_lrs": [1.0], "last_epoch": 9})
-    assert falling.state_dict() == {"base_lrs": [0.5], "last_epoch": 0}
 
 
 def test_samplers():

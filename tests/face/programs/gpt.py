@@ -99,9 +99,3 @@ for it in range(20):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     losses.append(loss.item())
-model.eval()
-with torch.no_grad():
-    idx = torch.zeros((1, 1), dtype=torch.long, device=device)
-    for _ in range(8):
-        idx = torch.cat((idx, torch.topk(model(idx)[0][:, -1, :], 1)[1]), dim=1)
-print(idx[0].tolist(), f"loss {losses[-1]:.4f}")

@@ -92,14 +92,6 @@ def test_norms_of_small_and_large_values(p, size):
         np.testing.assert_allclose(host(u.grad) * size, (dy - slope * (dy * x / n).sum()) / n, rtol=1e-4, atol=1e-5)
 
 
-def test_norms_at_their_ends():
-    assert np.isnan(mp.tensor([1.0, NAN]).norm().item()) and mp.tensor([1.0, -INF]).norm(3).item() == INF
-    assert mp.tensor(np.full(4, 65504, "float16")).norm().item() == INF  # stored, it is beyond FP16
-    x = leaf(np.zeros((2, 3)))
-    ops.normalize(x, eps=0.5).backward(np.ones((2, 3), "float32"))
-    assert (host(x.grad) == 2).all()
-
-
 @pytest.mark.parametrize("op", ["group_norm", "rms_norm", "instance_norm"])
 def test_weights_of_norms_stay_fp32_beside_fp16_and_large_values_fit(op):
     x = leaf(randn(2, 4, 6) * 300, "float16")  # squares beyond FP16
