@@ -187,10 +187,9 @@ def test_prepare_leaves_buffers_and_autocast_reads_the_masters_of_weights_outsid
             y = net.second(net.first(x).float())
             with torch.autocast("cuda"):
                 assert net.second(y).dtype == mp.float16
-    masters = [(layer.weight.master, layer.bias.master) for layer in (net.first, net.second)]
     expected = x.numpy()
-    for weight, bias in masters:
-        expected = expected @ weight.T + bias
+    for layer in (net.first, net.second):
+        expected = expected @ layer.weight.master.T + layer.bias.master
     assert y.dtype == mp.float32 and np.allclose(y.detach().numpy(), expected, rtol=1e-6)
     with torch.no_grad():
         net.second.weight.fill_(1.0)

@@ -36,8 +36,6 @@ def nested():
         "epoch": 3,
         "name": "net",
         "best": float("inf"),
-        "none": None,
-        "on": True,
         0: [1, (2.5, "x"), {7: np.arange(3)}],
         "tensor": mp.tensor([1.0, 2.0]),
         "half": mp.tensor([[1.0], [2.0]]).half(),

@@ -10,7 +10,7 @@ import pytest
 import tinymp as mp
 from batches import LENGTHS, X, Y, batches_in_order, numbers
 from oracle import randn
-from tinymp.data import DataLoader, Dataset, Subset, TensorDataset, default_collate, pad_sequence, random_split
+from tinymp.data import DataLoader, Dataset, Subset, TensorDataset, default_collate, pad_sequence
 
 WAYS = pytest.mark.parametrize(("prefetch", "num_workers"), [(0, 0), (2, 0), (2**60, 0), (1, 3)])
 
@@ -103,20 +103,6 @@ def test_sequences_are_padded_as_pytorch_pads():
         theirs = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(x) for x in arrays], first, 2.5)
         y = pad_sequence([mp.tensor(arrays[0]), *arrays[1:]], first, 2.5)
         np.testing.assert_array_equal(y.numpy(), theirs.numpy(), strict=True)
-
-
-@pytest.mark.parametrize(
-    ("n", "lengths", "expected"),
-    [
-        (11, [0.5, 0.25, 0.25], [6, 3, 2]),  # floor: 5, 2, 2; the two that are left go to the first two
-        (10, [0.7, 0.2, 0.1], [7, 2, 1]),  # their floating sum is just below 1
-        (0, [0.5, 0.5], [0, 0]),
-    ],
-)
-def test_random_split_covers_every_item_once(n, lengths, expected):
-    parts = random_split(list(range(n)), lengths, seed=1)
-    assert [len(part) for part in parts] == expected
-    assert sorted(i for part in parts for i in part) == list(range(n))
 
 
 # ---- order ----

@@ -155,13 +155,3 @@ def test_a_forked_process_begins_anew():
     assert "this loop began in another process" in error
     assert again == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]]
     assert [batch.numpy().tolist() for batch in running] == again[1:]  # the parent's goes on
-
-
-def test_a_sampler_without_end_has_a_state_between_epochs_only():
-    loader = DataLoader(Numbers(), batch_sampler=BatchSampler(RandomSampler(X, True, 10**10), 4, False))
-    assert loader.state_dict()["left"] is None
-    for _ in loader:
-        with pytest.raises(ValueError, match=r"state_dict lists the item numbers"):
-            loader.state_dict()
-        break
-    assert (loader.state_dict()["epoch"], loader.state_dict()["left"]) == (1, None)

@@ -174,11 +174,11 @@ def test_only_batch_norms_become_synchronous():
     class Named(nn.BatchNorm1d):
         pass
 
-    layers = [nn.BatchNorm1d(3), Named(3), nn.Sequential(nn.BatchNorm2d(3)), nn.LayerNorm(3), FrameNorm(3)]
+    layers = [nn.BatchNorm1d(3), Named(3), nn.BatchNorm2d(3), nn.LayerNorm(3), FrameNorm(3)]
     layers += [nn.InstanceNorm1d(3, affine=True, track_running_stats=True)]
     model = nn.Sequential(*layers)
     before = model.state_dict()
     converted = parallel.SyncBatchNorm.convert_sync_batchnorm(model)
-    kinds = [type(layer) for layer in (*converted[:2], converted[2][0])]
-    assert kinds == [parallel.SyncBatchNorm] * 3 and all(a is b for a, b in zip(converted[3:], layers[3:]))
+    assert [type(layer) for layer in converted[:3]] == [parallel.SyncBatchNorm] * 3
+    assert all(a is b for a, b in zip(converted[3:], layers[3:]))
     np.testing.assert_equal(converted.state_dict(), before)
