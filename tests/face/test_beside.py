@@ -86,9 +86,12 @@ class F(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, mask): return x * mask
     @staticmethod
-    def backward(ctx, g): return g * 3, None
+    def backward(ctx, g):
+        seen.append(ctx.needs_input_grad)
+        return g * 3, None
 F.apply(x * 2, w * 1).sum().backward()
-found = x.grad, w.grad""",
+F.apply(x * 2, w.detach()).sum().backward()
+found = x.grad, w.grad, seen""",
     "a result that is marked": """
 class F(torch.autograd.Function):
     @staticmethod

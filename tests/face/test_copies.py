@@ -79,11 +79,6 @@ r = [(v, torch.is_grad_enabled()) for v in f()], next(g)
 del g
 r += (torch.is_grad_enabled(),)""",
     """
-with torch.set_grad_enabled(False):
-    with torch.set_grad_enabled(True): a = torch.is_grad_enabled()
-    b = torch.is_grad_enabled()
-r = a, b, torch.is_grad_enabled()""",
-    """
 try:
     with torch.no_grad(): 1 / 0
 except ZeroDivisionError: pass

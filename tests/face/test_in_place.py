@@ -21,8 +21,6 @@ F.relu(x[:, 1:], inplace=True); r = x * w
 F.hardswish(h, inplace=True); F.mish(h, True); r = h
 F.celu_(x); torch.relu_(x); torch.sigmoid_(u); r = h * x * u
 F.threshold_(x, 0.1, 3.0); r = x * w
-h.sin_(); h.cos_(); h.tanh_(); r = h
-k = h; h -= w; h *= 2; h /= 3; r = k
 k = h.abs() + 1; j = k; k %= 0.7; r = j
 k = x; x *= 2; x -= u; x /= 3; x **= 2; r = k * w
 k = x[0]; x += 1; r = k * w[0]
@@ -32,14 +30,12 @@ h[:, 1] += w[:, 0]; h[0, 1:] *= 2; r = h
 x[0] += 5; x[:, 1] *= w[:2, 2]; r = x
 x[1] = x[0].clone() * w[1]; x[:, 0] -= h[:, 0]; r = x
 h[h > 0] *= 2; r = h
-o = torch.zeros(2, 3); o += h; o *= w; r = o
 o = torch.zeros(2, 3); o[0] = h[1]; o[1] += h[0]; r = o
 t = torch.zeros(2); t += h.sum(1); t += w.sum(1); r = t
 with torch.no_grad(): h += 1
 r = h
 with torch.no_grad(): h.mul_(2); F.relu(h, inplace=True); h[0] = 1.0
 r = h
-k = h.t_(); r = h @ x
 h.unsqueeze_(-1).squeeze_(-1).transpose_(0, 1); r = h.swapaxes_(0, 1)
 k = x[0]; x.unsqueeze_(0); x.squeeze_(0); x += 1; r = k * w
 x.diagonal(1).add_(2); torch.einsum("ii->i", x[:, :2]).zero_(); r = x * w

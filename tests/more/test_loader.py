@@ -10,7 +10,7 @@ import pytest
 import tinymp as mp
 from batches import LENGTHS, X, Y, batches_in_order, numbers
 from oracle import randn
-from tinymp.data import DataLoader, Dataset, Subset, TensorDataset, default_collate, pad_sequence
+from tinymp.data import DataLoader, Dataset, Subset, TensorDataset, default_collate, pad_sequence, random_split
 
 WAYS = pytest.mark.parametrize(("prefetch", "num_workers"), [(0, 0), (2, 0), (2**60, 0), (1, 3)])
 
@@ -103,6 +103,17 @@ def test_sequences_are_padded_as_pytorch_pads():
         theirs = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(x) for x in arrays], first, 2.5)
         y = pad_sequence([mp.tensor(arrays[0]), *arrays[1:]], first, 2.5)
         np.testing.assert_array_equal(y.numpy(), theirs.numpy(), strict=True)
+
+
+# floor: 5, 2, 2, and the two that are left go to the first two; 0.7, 0.2, 0.1 have a floating sum just below 1
+SPLITS = [(11, [0.5, 0.25, 0.25], [6, 3, 2]), (10, [0.7, 0.2, 0.1], [7, 2, 1]), (9, [9, 0], [9, 0])]
+
+
+@pytest.mark.parametrize(("n", "lengths", "expected"), SPLITS)
+def test_random_split_covers_every_item_once(n, lengths, expected):
+    parts = random_split(list(range(n)), lengths, seed=1)
+    assert [len(part) for part in parts] == expected
+    assert sorted(i for part in parts for i in part) == list(range(n))
 
 
 # ---- order ----
@@ -218,12 +229,6 @@ def test_default_collate_keeps_structure_and_dtypes():
     tensors = [*batch["pair"], *batch["list"]]
     assert [t.dtype.name for t in tensors] == ["float16", "float64", "int64", "float32", "bool"]
     assert all(t.tolist() == [0, 1, 2] for t in tensors[1:4])
-
-
-def test_a_shape_that_differs_is_named_by_its_number_in_the_dataset():
-    pictures = [np.zeros(5 if i == 7 else 4) for i in range(10)]
-    with pytest.raises(ValueError, match=r"\(4,\) at item 6 and \(5,\) at item 7"):
-        list(DataLoader(pictures, 3))
 
 
 class WithoutEnd:

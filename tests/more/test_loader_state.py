@@ -1,8 +1,5 @@
 """A loop over a loader goes on where another stopped, in whatever way the batches are loaded."""
 
-import multiprocessing
-import time
-
 import numpy as np
 import pytest
 
@@ -124,34 +121,3 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(other, message):
             loader.load_state_dict({**state, **other})
         assert repr(loader.state_dict()) == before
         break
-
-
-class Slow(Numbers):
-    """Whose items a thread is loading when the process is forked."""
-
-    def __getitem__(self, i):
-        time.sleep(0.02)
-        return i
-
-
-def _forked(connection, loader, running):
-    try:
-        connection.send(len(list(running)))
-    except RuntimeError as error:
-        connection.send(str(error))
-    connection.send([batch.numpy().tolist() for batch in loader])
-
-
-def test_a_forked_process_begins_anew():
-    loader = made("in order", Slow(), **LOADING[2])
-    running = iter(loader)
-    next(running)
-    context = multiprocessing.get_context("fork")
-    mine, theirs = context.Pipe()
-    child = context.Process(target=_forked, args=(theirs, loader, running))
-    child.start()
-    error, again = (mine.recv() for _ in range(2) if mine.poll(20))
-    child.join(20)
-    assert "this loop began in another process" in error
-    assert again == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]]
-    assert [batch.numpy().tolist() for batch in running] == again[1:]  # the parent's goes on

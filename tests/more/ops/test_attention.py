@@ -59,10 +59,10 @@ def test_options_and_masks(shapes):
         half(*inputs, mask)
 
 
-@pytest.mark.parametrize("mask", [None, (1, S), (3, 1, S), (2, 1, 1, S)], ids=str)
-def test_axes_that_are_broadcast(mask):
-    more = [] if mask is None else [randn(*mask, seed=5)]
-    held(attention, oracle, *[randn(*s, seed=i) for i, s in enumerate([(2, 3, L, E), (S, E), (2, 1, S, V)])], *more)
+def test_axes_that_are_broadcast():
+    inputs = [randn(*s, seed=i) for i, s in enumerate([(2, 3, L, E), (S, E), (2, 1, S, V)])]
+    for more in ([], [randn(1, S, seed=5)], [randn(2, 1, 1, S, seed=5)]):
+        held(attention, oracle, *inputs, *more)
 
 
 def test_nothing_as_large_as_the_scores_is_kept():
