@@ -14,19 +14,15 @@ pytestmark = pytest.mark.peer
 # Programs of w, a leaf; x and u (2, 3), which require no gradient; h = w * 2, in the graph
 SAME = """
 F.relu(h, inplace=True); r = h
-r = torch.cat([h, nn.Sequential(nn.ELU(0.5, True))(h), h])
 m = nn.Hardtanh(-1, 1, True); r = m(h) + h; m.inplace = False; h = w * 3; r = r + m(h) + h
 r = copy.deepcopy(nn.Sequential(nn.SiLU(True)))(h) + h
 F.relu(x[:, 1:], inplace=True); r = x * w
-F.hardswish(h, inplace=True); F.mish(h, True); r = h
 F.celu_(x); torch.relu_(x); torch.sigmoid_(u); r = h * x * u
-F.threshold_(x, 0.1, 3.0); r = x * w
 k = h.abs() + 1; j = k; k %= 0.7; r = j
 k = x; x *= 2; x -= u; x /= 3; x **= 2; r = k * w
 k = x[0]; x += 1; r = k * w[0]
 k = x[0]; k += 1; k *= 3; r = x * w
 b = x > 0; c = b; b &= u > 0; b |= x > 1; r = c.float() * w
-h[:, 1] += w[:, 0]; h[0, 1:] *= 2; r = h
 x[0] += 5; x[:, 1] *= w[:2, 2]; r = x
 x[1] = x[0].clone() * w[1]; x[:, 0] -= h[:, 0]; r = x
 h[h > 0] *= 2; r = h

@@ -65,14 +65,17 @@ def test_as_in_pytorch(how, options, layer, parametrized):
 @pytest.mark.parametrize("how", ["weight_norm", "spectral_norm"])
 def test_parts_stay_fp32_in_mixed_precision(how):
     """The weight is their value in FP32, rounded once; steps train them."""
-    layer = getattr(nn, how)(nn.Linear(8, 4))
-    x = mp.tensor(rng.standard_normal((2, 8)).astype("float16"))
-    layer.eval()(x.float())
-    exact, _ = layer.weight.numpy().copy(), mp.MIXED.cast(layer)
-    parts = [p for name, p in layer.named_parameters() if name != "bias"]
-    before = [p.numpy().copy() for p in parts]
-    layer(x).float().sum().backward()
-    assert layer.weight.dtype == "float16" and {p.dtype.name for p in parts} == {"float32"}
+    layer = mp.MIXED.cast(getattr(nn, how)(nn.Linear(8, 4)))
+    parts = {name: p for name, p in layer.named_parameters() if name != "bias"}
+    assert {p.dtype.name for p in parts.values()} == {"float32"}
+    before = {name: p.numpy().astype("float64") for name, p in parts.items()}
+    layer(mp.tensor(rng.standard_normal((2, 8)).astype("float16"))).float().sum().backward()
+    if how == "weight_norm":
+        v = before["weight_v"]
+        exact = before["weight_g"] * v / np.sqrt((v * v).sum(1, keepdims=True))
+    else:
+        exact = (w := before["weight_orig"]) / (layer.weight_u.numpy().astype("float64") @ w @ layer.weight_v.numpy())
+    assert layer.weight.dtype == "float16"
     np.testing.assert_allclose(layer.weight.numpy(), exact, rtol=2.0**-11 + 2.0**-20)
     optim.SGD(layer.parameters(), 0.5).step()
-    assert all((p.numpy() != b).any() for p, b in zip(parts, before))
+    assert all((p.numpy() != before[name]).any() for name, p in parts.items())
