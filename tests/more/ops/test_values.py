@@ -61,7 +61,7 @@ CASES = [
         o.floor(a) | o.ceil(a) | o.round(a) | o.trunc(a) | o.log_softmax(a, 1) | o.log_softmax(three, -2) | o.erf(none)
         o.max_pool1d(signal, 3, 2, 1) | o.max_pool1d(signal, 3, 3, ceil_mode=True) | o.avg_pool1d(signal, 4, 1, 2)
         o.avg_pool1d(signal, 3, 2, 1, False, False) | o.max_pool1d(signal[0], 3, 1, 0, 2) | o.norm(a)
-        o.norm(a, 2, 0) | o.avg_pool2d(image, 3, 2, 1, True) | o.avg_pool2d(image, 2, 2, 0, True, False)
+        o.norm(a, 2, 0) | o.avg_pool2d(image, 4, 2, 1, True) | o.avg_pool2d(image, 2, 2, 0, True, False)
         o.adaptive_avg_pool1d(signal, 3) | o.adaptive_avg_pool1d(signal, 13) | o.norm(three, 3, (0, 2)) | o.norm(a, -1)
         o.norm(a, float("inf"), 1) | o.norm(a, float("-inf"), -1, True) | o.norm(three, 1.5) | o.norm(a, 0.5, 0)
         o.prod(near_1) | o.prod(near_1, 1, True) | o.cumprod(near_1, 1) | o.cumprod(near_1, -1)"""),
