@@ -100,7 +100,7 @@ def same(a, b):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(("i", "policy"), enumerate(mp.POLICIES))
+@pytest.mark.parametrize(("i", "policy"), [*enumerate(mp.POLICIES)])
 def test_every_policy_optimizer_scaler_and_loader(i, policy, tmp_path):
     """Each with some of the others."""
     optimizer, scaler, loader = (list(kinds)[(i + i // 3) % len(kinds)] for kinds in (OPTIMIZERS, SCALERS, LOADERS))
