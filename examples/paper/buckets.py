@@ -26,6 +26,15 @@ class BucketBatchSampler:
         self.lengths = np.asarray(lengths, int).reshape(len(lengths), -1)
         self.batch_size, self.generator, self.drop_last = batch_size, generator, drop_last
 
+    def state_dict(self) -> dict[str, Any]:
+        """{"generator": its state, or None}."""
+        return {"generator": None if self.generator is None else self.generator.bit_generator.state}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        if self.generator is not None:
+            self.generator.bit_generator.state = state_dict["generator"]
+
     def __len__(self) -> int:
         """The number of batches."""
         n = len(self.lengths)

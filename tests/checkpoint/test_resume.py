@@ -20,7 +20,6 @@ pytest.importorskip("safetensors")
 pytestmark = pytest.mark.cpu
 
 OPTIMIZERS = {
-    "SGD": lambda p: optim.SGD(p, lr=0.05),
     "Nesterov": lambda p: optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3),
     "Adagrad": lambda p: optim.Adagrad(p, lr=0.05),
     "Adam": lambda p: optim.Adam(p, lr=0.01, eps=1e-3, amsgrad=True),
@@ -53,7 +52,8 @@ class Run:
         if "generator" in options:
             options["generator"] = np.random.default_rng(options["generator"])
         if "batch_sampler" in options:
-            options["batch_sampler"] = BucketBatchSampler(np.arange(14) % 4, 3, seed=options["batch_sampler"])
+            generator = np.random.default_rng(options["batch_sampler"])
+            options["batch_sampler"] = BucketBatchSampler(np.arange(14) % 4, 3, generator)
         else:
             options["batch_size"] = 3
         self.loader = data.DataLoader(data.TensorDataset(x, np.arange(14) % 3), **options)
@@ -67,7 +67,7 @@ class Run:
 
     @property
     def parts(self):
-        return {name: getattr(self, name) for name in ("model", "optimizer", "scaler", "schedule", "loader")}
+        return {name: x for name, x in vars(self).items() if name not in ("policy", "losses")}
 
     def train(self, after=lambda step: None):
         """Up to STEPS steps."""
@@ -101,19 +101,10 @@ def same(a, b):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(
-    ("policy", "optimizer"),
-    [
-        (policy, optimizer)
-        for i, policy in enumerate(mp.POLICIES)
-        for j, optimizer in enumerate(OPTIMIZERS)
-        if (i + j) % (3 if "FP8" in policy else 2) == 0
-    ],
-)
-def test_every_policy_optimizer_scaler_and_loader(policy, optimizer, tmp_path):
-    """Each with several of the others: a policy with three rules, FP8, which is slow, with two."""
-    p, o = list(mp.POLICIES).index(policy), list(OPTIMIZERS).index(optimizer)
-    scaler, loader = list(SCALERS)[(p + o) % len(SCALERS)], list(LOADERS)[(p + o + 3 * (p // 2)) % len(LOADERS)]
+@pytest.mark.parametrize(("i", "policy"), [*enumerate(mp.POLICIES)])
+def test_every_policy_optimizer_scaler_and_loader(i, policy, tmp_path):
+    """Each with some of the others."""
+    optimizer, scaler, loader = (list(kinds)[(i + i // 3) % len(kinds)] for kinds in (OPTIMIZERS, SCALERS, LOADERS))
     case = mp.POLICIES[policy], optimizer, scaler, loader
     mp.manual_seed(0)
     whole = Run(*case)
@@ -124,7 +115,7 @@ def test_every_policy_optimizer_scaler_and_loader(policy, optimizer, tmp_path):
     other.losses = mp.load(tmp_path / "run", **other.parts)["losses"]
     assert len(other.losses) == STOP
     other.train()
-    assert same(whole.result(), other.result()), (scaler, loader)
+    assert same(whole.result(), other.result()), (optimizer, scaler, loader)
 
 
 def _child(folder, prefetch):
@@ -138,9 +129,9 @@ def _child(folder, prefetch):
 
 
 def test_a_process_that_is_killed_at_any_moment(tmp_path):
-    """12 times, and each time another number of batches is loaded ahead."""
+    """Eight times, and each time another number of batches is loaded ahead."""
     global STEPS
-    before, STEPS = STEPS, 150
+    before, STEPS = STEPS, 100
     try:
         context, moments = multiprocessing.get_context("fork"), random.Random(0)
         mp.manual_seed(0)
@@ -150,18 +141,18 @@ def test_a_process_that_is_killed_at_any_moment(tmp_path):
         for i in itertools.count():
             child = context.Process(target=_child, args=(tmp_path, i % 4))
             child.start()
-            child.join(moments.uniform(0.02, 0.08) if killed < 12 else None)
+            child.join(moments.uniform(0.02, 0.08) if killed < 8 else None)
             if child.exitcode == 0:
                 break
             os.kill(child.pid, signal.SIGKILL)
             child.join()
             killed += 1
-        assert killed >= 5, "too fast to be killed: more steps"
+        assert killed >= 4, "too fast to be killed: more steps"
         assert same(run.result(), mp.load(tmp_path / "result")["result"])
         last = mp.Checkpointer(tmp_path, keep=2, **run.parts)
         last.load()
-        last.save(151)  # removes what killed ones have left half done
-        kept = {"result", "step-00000150.safetensors", "step-00000151.safetensors"}
+        last.save(101)  # removes what killed ones have left half done
+        kept = {"result", "step-00000100.safetensors", "step-00000101.safetensors"}
         assert {p.name for p in tmp_path.iterdir()} == kept
     finally:
         STEPS = before

@@ -38,16 +38,6 @@ def test_there_and_back(tmp_path):
     assert safetensors.load_file(tmp_path / "weights").keys() == read.keys()
 
 
-def test_copies_that_are_not_the_masters_rounding_stay_here(tmp_path):
-    mp.manual_seed(0)
-    with mp.use(mp.STOCHASTIC_ROUNDING):
-        model = mp.STOCHASTIC_ROUNDING.cast(nn.Linear(30, 20))
-        model.weight.write(model.weight.master * np.float32(1.0001))
-    assert "weight.copy" in model.state_dict()
-    mp.save_weights(tmp_path / "weights", model)
-    assert list(mp.load_weights(tmp_path / "weights")) == ["bias", "weight"]
-
-
 class Named(nn.Module):
     def __init__(self, *names):
         super().__init__()
@@ -70,16 +60,6 @@ def test_every_name_and_memory_order(tmp_path):
     np.testing.assert_array_equal(other[0].copy.numpy(), model[0].copy.numpy())
     with pytest.raises(ValueError, match="save_weights: expected another name than `__metadata__`"):
         mp.save_weights(tmp_path / "weights", Named("__metadata__"))
-
-
-@pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u1", "?"])
-def test_dtypes(dtype, tmp_path):
-    x = np.array([[0, 1, 1], [1, 0, 1]], dtype)
-    safetensors.save_file({"x": x, "empty": x[:0], "scalar": np.array(x[0, 1])}, tmp_path / "x")
-    read = mp.load_weights(tmp_path / "x")
-    for name, expected in (("x", x), ("empty", x[:0]), ("scalar", x[0, 1])):
-        assert read[name].dtype == x.dtype and read[name].shape == np.shape(expected)
-        np.testing.assert_array_equal(read[name], expected)
 
 
 def test_bf16_is_read_exactly(tmp_path):
@@ -107,25 +87,10 @@ def test_pytorch_reads_and_writes_them(tmp_path):
     np.testing.assert_array_equal(theirs.load_file(tmp_path / "theirs")["weight"].float().numpy(), ours.weight.array)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "expected .*x to be a file of safetensors"),
-        (b"PK\x03\x04 a pickle of PyTorch", "expected .*x to be a file of safetensors"),
-        (struct.pack("<Q", 1 << 40) + b"{}", "expected .*x to be a file of safetensors"),
-    ],
-)
-def test_other_files_are_refused(content, message, tmp_path):
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 a pickle of PyTorch", struct.pack("<Q", 1 << 40) + b"{}"])
+def test_other_files_are_refused(content, tmp_path):
     (tmp_path / "x").write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        mp.load_weights(tmp_path / "x")
-    with pytest.raises(FileNotFoundError):
-        mp.load_weights(tmp_path / "missing")
-
-
-def test_other_dtypes_and_sizes_are_refused(tmp_path):
-    path = written(tmp_path / "x", {"small": ("F8_E4M3", [2], b"ab")})
-    with pytest.raises(ValueError, match=r"expected `small` in .*x to be one of F64, .*, BF16, got F8_E4M3"):
-        mp.load_weights(path)
     with pytest.raises(ValueError, match=r"expected .*x to be a file of safetensors"):
-        mp.load_weights(written(tmp_path / "x", {"x": ("F32", [1 << 40], b"abcd")}))
+        mp.load_weights(tmp_path / "x")
+    with pytest.raises(ValueError, match=r"expected `small` in .*x to be one of F64, .*, BF16, got F8_E4M3"):
+        mp.load_weights(written(tmp_path / "x", {"small": ("F8_E4M3", [2], b"ab")}))

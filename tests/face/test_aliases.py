@@ -21,7 +21,6 @@ x.flip(0) | x.flip([]) | x[:1].flip(0) | x.repeat_interleave(1, 0) | x.repeat_in
 x.index_select(0, torch.arange(2)) | x.gather(0, n % 2) | x[torch.arange(2)] | x[x > -9] | x[[0]] | x[...] | x[()]
 x[:] | x[0] | x[None] | x[:, 0] | x[0, 0] | x.masked_select(x > -9) | x.masked_fill(x > 9, 0.0) | torch.where(b, x, x)
 x.clamp(min=-99) | x.clip(-9, 9) | x.abs() | x.round() | x.floor() | n.floor() | n.ceil() | n.round() | n.trunc()
-n.abs() | n.sign() | n.clamp(0) | F.relu(x) | F.hardtanh(x, -9, 9) | F.leaky_relu(x, 1.0) | F.threshold(x, -9, 0)
 x.to(torch.float32) | x.float() | x.to("cpu") | x.cpu() | x.type(torch.float32) | x.type_as(x) | n.long() | n.int()
 b.bool() | x.contiguous() | x.t().contiguous() | x.clone() | x.detach() | x.data | x.t() | x.T | x.mT | x.double()
 x.t().reshape(-1) | x.t().flatten() | x.reshape(-1) | x.flatten() | x.ravel() | x.view(-1) | v.flatten() | s.flatten()
@@ -30,13 +29,11 @@ x.expand(2, 2) | x.expand(3, 2, 2) | x.expand_as(x) | x.unflatten(0, (1, 2)) | x
 x.split(2)[0] | x.chunk(1)[0] | x.unbind()[0] | torch.unbind(x, 1)[0] | torch.split(x, [2])[0]
 x.diagonal() | torch.diagonal(x, 1) | x.diagonal(-1, 1, 0) | x[None].diagonal(0, 1, 2) | torch.einsum("ii->i", x)
 x.diag() | torch.diag(v) | torch.einsum("ij->ij", x) | torch.einsum("ij->ji", x) | torch.einsum("i->i", v)
-x.sum(()) | x[:1].sum(0) | x[:1].mean(0) | x[:1].amax(0) | x[:1].max(0)[0] | x[:1].prod(0) | x[:1].cumsum(0)
 x[:1].cumprod(0) | x[:1].logsumexp(0) | s.sum() | s.max() | s.mean() | s.prod() | s.min() | s.cumsum(0) | n[:1].prod(0)
 x[:1].std(0, correction=0) | x[:1].norm(dim=0) | x[:1].sort(0)[0] | x.topk(2)[0] | v[:1].unique() | n[:1].amax(0)
 F.dropout(x, 0.5, False) | F.dropout(x, 0.0, True) | nn.Identity()(x) | nn.Dropout().eval()(x) | nn.Flatten()(x)
 F.interpolate(i, size=(2, 2)) | F.interpolate(i, scale_factor=1) | F.pixel_shuffle(i, 1) | F.avg_pool2d(i, 1)
 F.max_pool2d(i, 1) | F.adaptive_avg_pool2d(i, 2) | F.unfold(i, 1) | F.normalize(x) | F.layer_norm(x, (2,)) | F.gelu(x)
-x + 0 | x * 1 | x / 1 | x ** 1 | -x | x.lerp(x, 0.0) | x.remainder(9) | torch.maximum(x, x) | x.softmax(1)
 torch.tensor(x) | torch.as_tensor(x) | x.new_tensor(x) | torch.from_numpy(x.numpy()) | torch.autograd.Variable(x)
 copy.deepcopy(x) | copy.copy(x) | pickle.loads(pickle.dumps(x)) | torch.meshgrid(v, v, indexing="ij")[0]
 x.scatter(0, n[:0], 1.0) | x.index_add(0, n[0, :0], x[:0]) | torch.take_along_dim(x, n % 2, 0)
@@ -50,12 +47,8 @@ def outcome(module, expression):
     """
     x, v, s = module.tensor([[-1.0, 2.0], [3.0, 4.0]]), module.tensor([1.0, 2.0]), module.tensor(3.0)
     names = {"x": x, "v": v, "s": s, "n": module.tensor([[1, 2], [3, 4]]), "b": x > 0}
-    y = eval(
-        expression,
-        {"torch": module, "F": module.nn.functional, "nn": module.nn, "copy": copy, "pickle": pickle}
-        | names
-        | {"i": x.view(1, 1, 2, 2)},
-    )
+    given = {"torch": module, "F": module.nn.functional, "nn": module.nn, "copy": copy, "pickle": pickle}
+    y = eval(expression, given | names | {"i": x.view(1, 1, 2, 2)})
     at, ends = y.data_ptr(), [(t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in names.values()]
     try:
         y[...] = True if y.dtype == names["b"].dtype else 7

@@ -1,6 +1,5 @@
 """torch.autograd.Function: ops that a program defines, with the gradients that PyTorch's have."""
 
-import numpy as np
 import pytest
 
 import tinymp as mp
@@ -8,37 +7,6 @@ import tinymp.torch
 from tinymp.torch.autograd import Function
 
 torch = pytest.importorskip("torch")
-
-
-def products(base):
-    class Products(base):
-        @staticmethod
-        def forward(ctx, x, factor, w):
-            ctx.save_for_backward(x, w)
-            ctx.dtype, ctx.needs = factor, ctx.needs_input_grad  # names that an Op has, too
-            return x * w * factor, x + w
-
-        @staticmethod
-        def backward(ctx, dy, dz):
-            x, w = ctx.saved_tensors
-            return dy * w * ctx.dtype + dz, None, (dy * x * ctx.dtype + dz if ctx.needs[2] else None)
-
-    return Products
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-@pytest.mark.parametrize("used", [0, 1])
-def test_gradients_are_those_of_pytorch(wanted, used):
-    arrays = np.random.default_rng(0).standard_normal((2, 3, 4)).astype("float32")
-    grads = []
-    for module, base in ((torch, torch.autograd.Function), (tinymp.torch, Function)):
-        x, w = (module.tensor(a, requires_grad=on) for a, on in zip(arrays, (True, wanted)))
-        (products(base).apply(x, 3.0, w)[used] ** 2).sum().backward()
-        grads.append([None if t.grad is None else t.grad.numpy() for t in (x, w)])
-    assert (grads[1][1] is not None) == wanted
-    for theirs, own in zip(*grads):
-        if theirs is not None:
-            np.testing.assert_array_max_ulp(own, theirs, 4)  # products and a sum of three terms
 
 
 class Twice(Function):
@@ -74,170 +42,6 @@ def test_what_it_saved_is_held_to_the_rules_of_every_op():
         assert not Twice.apply(x).requires_grad
 
 
-def test_a_result_may_have_another_precision():
-    class Wide(Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x.float())
-            return x.float() ** 2
-
-        @staticmethod
-        def backward(ctx, dy):
-            return 2 * dy * ctx.saved_tensors[0]
-
-    x = mp.tensor([300.0], dtype="float16", requires_grad=True)
-    y = Wide.apply(x)
-    y.backward()
-    assert (y.dtype, y.item()) == (mp.float32, 90_000) and (x.grad.dtype, x.grad.item()) == (mp.float16, 600)
-
-
-def test_a_result_that_is_the_argument_shares_its_changes():
-    class Same(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x
-
-        @staticmethod
-        def backward(ctx, dy):
-            return -dy
-
-    x = mp.tensor([1.0, 2.0], requires_grad=True)
-    y = Same.apply(x)
-    z = (y * y).sum()
-    with mp.no_grad():
-        x.mul_(2)
-    with pytest.raises(RuntimeError, match="changed in place"):
-        z.backward()
-
-
-# ---------------------------------------------------------------------------- programs in both: each ends as PyTorch's
-
-BOTH = {
-    "None for a Tensor that requires a gradient": """
-class F(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, mask): return x * mask
-    @staticmethod
-    def backward(ctx, g): return g * 3, None
-F.apply(x * 2, w * 1).sum().backward()
-found = x.grad, w.grad""",
-    "a result that is marked": """
-class F(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        y, i = x.sort(0)
-        z = x * 5
-        ctx.mark_non_differentiable(i, z)
-        return y * 2, i, z
-    @staticmethod
-    def backward(ctx, g, gi, gz):
-        return g * 3 + gz
-y, i, z = F.apply(x)
-y.sum().backward()
-found = x.grad, y.requires_grad, z.requires_grad, z.is_leaf, i""",
-    "the only result is marked": """
-class F(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = x * 5
-        ctx.mark_non_differentiable(y)
-        return y
-    @staticmethod
-    def backward(ctx, g): return g
-found = F.apply(x).requires_grad, F.apply(x)""",
-    "zeros for what has no gradient": """
-class F(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x): return x * 2, x * 3
-    @staticmethod
-    def backward(ctx, g, h): return g + h
-F.apply(x)[0].sum().backward()
-found = x.grad""",
-    "None for what has no gradient": """
-seen = []
-class F(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.set_materialize_grads(False)
-        return x * 2, x * 3
-    @staticmethod
-    def backward(ctx, g, h):
-        seen.append(h)
-        return g * 7
-F.apply(x)[0].sum().backward()
-found = x.grad, seen""",
-    "setup_context": """
-class F(torch.autograd.Function):
-    @staticmethod
-    def forward(x, n): return x ** n
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(inputs[0], output)
-        ctx.n = inputs[1]
-    @staticmethod
-    def backward(ctx, g):
-        x, y = ctx.saved_tensors
-        return g * ctx.n * y / x, None
-F.apply(x, 3).sum().backward()
-found = x.grad""",
-    "gradients of outputs that share an op": """
-h = x.exp()
-found = torch.autograd.grad([h.sum(), (h * h).sum(), w.sum()], [x, w]), x.grad, w.grad""",
-    "a leaf among outputs": """
-found = torch.autograd.grad([w, (x * w).sum()], [x, w], grad_outputs=[torch.ones(3), None]), x.grad, w.grad""",
-    "gradients that are given": """
-h = x.exp()
-found = torch.autograd.grad((h, h * w), (x, w), (w.data, x.data)), torch.autograd.grad(x * w, x, torch.ones(3))""",
-    "grad leaves what was there": """
-(x * 2).sum().backward()
-before = x.grad
-found = torch.autograd.grad((x * x).sum(), x), x.grad, x.grad is before""",
-    "backward of several": """
-h = x.exp()
-torch.autograd.backward([h.sum(), (h * w).sum(), w], [None, torch.tensor(2.0), x.detach()])
-torch.autograd.backward((x * x).sum())
-found = x.grad, w.grad""",
-    "backward for some leaves": """
-torch.autograd.backward([(x * w).sum()], inputs=[x])
-found = x.grad, w.grad""",
-    "the graph is retained": """
-y = (x * w).sum()
-torch.autograd.backward(y, retain_graph=True)
-torch.autograd.backward([y, y * 2])
-found = x.grad, w.grad""",
-}
-
-
-def _plain(x):
-    if isinstance(x, (list, tuple)):
-        return [_plain(one) for one in x]
-    return x.detach().numpy().copy() if hasattr(x, "detach") else x
-
-
-@pytest.mark.parametrize("program", BOTH.values(), ids=BOTH)
-def test_a_program_ends_as_in_pytorch(program):
-    found = []
-    for module in (torch, tinymp.torch):
-        x, w = module.tensor([0.5, -1.0, 2.0]).requires_grad_(), module.tensor([3.0, 4.0, -5.0]).requires_grad_()
-        names = {"torch": module, "x": x, "w": w}
-        exec(program, names)
-        found.append(_plain(names["found"]))
-    assert str(found[0]).count("None") == str(found[1]).count("None")
-    _compare(*found)
-
-
-def _compare(theirs, own):
-    if isinstance(theirs, list):
-        assert len(theirs) == len(own)
-        for a, b in zip(theirs, own):
-            _compare(a, b)
-    elif isinstance(theirs, np.ndarray):
-        assert own.dtype == theirs.dtype
-        np.testing.assert_allclose(own, theirs, rtol=1e-6)
-    else:
-        assert own is theirs
-
-
 def test_one_pass_for_fp16_and_fp32_and_what_is_refused():
     face = tinymp.torch
     x = face.tensor([1.0, 2.0]).requires_grad_()
@@ -247,11 +51,8 @@ def test_one_pass_for_fp16_and_fp32_and_what_is_refused():
     face.autograd.backward([x], [given])
     given.fill_(9.0)
     assert x.grad.tolist() == [1.0, 1.0]  # not the memory of what was given
-    for wrong in ([face.ones(1)], [x * 2], [x.detach()]):
-        with pytest.raises(RuntimeError, match=r"^backward: expected outputs that require a gradient"):
-            face.autograd.backward(wrong)
-    with pytest.raises(RuntimeError, match=r"got \(3,\) for shape \(2,\)"):
-        face.autograd.backward(x * 2, face.ones(3))
+    with pytest.raises(RuntimeError, match=r"^backward: expected outputs that require a gradient"):
+        face.autograd.backward([x.detach()])
     with pytest.raises(ValueError, match="expected leaves"):
         face.autograd.grad(x.sum(), x * 2)
 

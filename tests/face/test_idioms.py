@@ -9,9 +9,9 @@ import ast
 import pathlib
 import re
 
-import numpy as np
 import pytest
 
+from beside import compare
 from ported import ported
 
 pytest.importorskip("torch")
@@ -60,36 +60,7 @@ def result(source: str):
     body = ast.parse(source).body
     scope: dict = {}
     exec(compile(ast.Module(body[:-1], []), "idiom", "exec"), scope)
-    return plain(eval(compile(ast.Expression(body[-1].value), "idiom", "eval"), scope))
-
-
-def plain(value):
-    """Tensors as arrays; tuples of any class as lists."""
-    if hasattr(value, "detach"):
-        return np.array(value.detach().numpy())
-    if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
-    return value
-
-
-def compare(own, theirs, random: bool) -> None:
-    if isinstance(theirs, list):
-        assert len(own) == len(theirs)
-        for a, b in zip(own, theirs, strict=True):
-            compare(a, b, random)
-    elif isinstance(theirs, np.ndarray):
-        assert (own.shape, own.dtype) == (theirs.shape, theirs.dtype)
-        if not random:
-            # FP32: sums of at most 192 products, in another order, of numbers near 1
-            np.testing.assert_allclose(own, theirs, rtol=192 * 2**-24, atol=192 * 2**-24)
-    elif isinstance(theirs, float):
-        assert own == pytest.approx(theirs, rel=192 * 2**-24, abs=192 * 2**-24)
-    else:
-        assert own == theirs
-
-
-def test_there_are_150():
-    assert len(BLOCKS) >= 150
+    return eval(compile(ast.Expression(body[-1].value), "idiom", "eval"), scope)
 
 
 @pytest.mark.filterwarnings("ignore:'pin_memory'")  # PyTorch's, without a GPU
@@ -105,4 +76,5 @@ def test_an_idiom_is_as_in_pytorch(head, body):
         with pytest.raises(Exception, match=re.escape(message)):
             result(ported(source))
     else:
-        compare(result(ported(source)), theirs, how == "random")
+        # FP32: sums of at most 192 products, in another order, of numbers near 1
+        compare(theirs, result(ported(source)), 192 * 2**-24, 192 * 2**-24, how != "random")

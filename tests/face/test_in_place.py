@@ -1,14 +1,12 @@
 """Changes in place through the face: a program ends as in PyTorch, or is refused with a way out; never in silence."""
 
-import itertools
+import re
 
 import numpy as np
 import pytest
 
 import tinymp as mp
 import tinymp.torch as face
-import tinymp.torch.nn.functional as F
-from tinymp.torch import nn
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peer
@@ -16,64 +14,26 @@ pytestmark = pytest.mark.peer
 # Programs of w, a leaf; x and u (2, 3), which require no gradient; h = w * 2, in the graph
 SAME = """
 F.relu(h, inplace=True); r = h
-F.relu(input=h, inplace=True); r = h
-k = h; F.leaky_relu(h, 0.2, True); r = k
-r = torch.cat([h, nn.LeakyReLU(0.2, True)(h)])
-r = nn.Sequential(nn.ReLU(inplace=True), nn.Identity())(h) + h
-r = torch.cat([h, nn.Sequential(nn.ELU(0.5, True))(h), h])
-nn.Dropout(0.0, True)(h); r = F.dropout(h, 0.0, True, True)
-r = h + nn.Dropout(0.5, inplace=True).eval()(h)
 m = nn.Hardtanh(-1, 1, True); r = m(h) + h; m.inplace = False; h = w * 3; r = r + m(h) + h
-m = nn.ReLU6(); m.inplace = True; m(h); r = h
-m = nn.ReLU(False); m(h); r = h
-F.relu(h, inplace=False); r = h
 r = copy.deepcopy(nn.Sequential(nn.SiLU(True)))(h) + h
-F.relu(x, inplace=True); r = x * w
 F.relu(x[:, 1:], inplace=True); r = x * w
-nn.ReLU(True)(x[0]); r = x * w
-F.hardswish(h, inplace=True); F.mish(h, True); r = h
-nn.Threshold(0.5, 9.0, True)(h); r = h
-F.selu_(h); r = h
 F.celu_(x); torch.relu_(x); torch.sigmoid_(u); r = h * x * u
-torch.exp_(h); r = h
-F.threshold_(x, 0.1, 3.0); r = x * w
-h.clamp_(-1.0, 1.0); r = h
-h.abs_(); h.square_(); r = h
-h.abs_(); h.add_(1); h.log_(); h.sqrt_(); r = h * 1
-h.sin_(); h.cos_(); h.tanh_(); r = h
-h.pow_(2); h.mul_(3.0); r = h
-h.relu_(); r = h
-h.sigmoid_(); r = h
-k = h; h += 1; r = k
-k = h; h -= w; h *= 2; h /= 3; r = k
-k = h; h **= 2; r = k
 k = h.abs() + 1; j = k; k %= 0.7; r = j
-x += 1; r = x * w
-k = x; x += w; r = k
 k = x; x *= 2; x -= u; x /= 3; x **= 2; r = k * w
 k = x[0]; x += 1; r = k * w[0]
 k = x[0]; k += 1; k *= 3; r = x * w
 b = x > 0; c = b; b &= u > 0; b |= x > 1; r = c.float() * w
-h[0] += 1; r = h
-h[:, 1] += w[:, 0]; h[0, 1:] *= 2; r = h
 x[0] += 5; x[:, 1] *= w[:2, 2]; r = x
 x[1] = x[0].clone() * w[1]; x[:, 0] -= h[:, 0]; r = x
 h[h > 0] *= 2; r = h
-n = [h]; n[0] += 1; r = h
-n = {"h": h}; n["h"] *= w; r = h
-o = torch.zeros(2, 3); o += h; o *= w; r = o
 o = torch.zeros(2, 3); o[0] = h[1]; o[1] += h[0]; r = o
 t = torch.zeros(2); t += h.sum(1); t += w.sum(1); r = t
 with torch.no_grad(): h += 1
 r = h
 with torch.no_grad(): h.mul_(2); F.relu(h, inplace=True); h[0] = 1.0
 r = h
-h.unsqueeze_(0); r = h * x
-k = h.t_(); r = h @ x
 h.unsqueeze_(-1).squeeze_(-1).transpose_(0, 1); r = h.swapaxes_(0, 1)
-x.t_(); r = w @ x
 k = x[0]; x.unsqueeze_(0); x.squeeze_(0); x += 1; r = k * w
-x.diagonal().fill_(5.0); r = x * w
 x.diagonal(1).add_(2); torch.einsum("ii->i", x[:, :2]).zero_(); r = x * w
 r = h.diagonal() * 2; r = r + torch.einsum("ii->i", h[:, :2])
 k = x.repeat(1, 1); x += 1; k[0] = 3; r = k * w
@@ -82,12 +42,9 @@ k = w.repeat(1, 1); k += 1; k[0] = 3; r = k * w
 REFUSED = """
 v = h[0]; v += 1; r = h
 v = h[:1]; v *= w[:1]; r = h
-v = h[0]; h += 1; r = v
 v = h.view(6); F.relu(v, inplace=True); r = h
 v = h.t(); nn.ReLU(True)(v); r = h
-v = h[0]; v.add_(1); r = h
 v = x[0]; v += w[0]; r = x
-v = x[0]; x += w; r = v
 v = h.detach(); h += 1; r = v
 a, b = h.split([1, 2], 1); a += 1; r = h
 k = h * h; h += 1; r = k
@@ -96,8 +53,6 @@ h.diagonal().fill_(1.0); r = h
 v = h.diagonal(); v += 1; r = h
 w += 1; r = w
 w.relu_(); r = w
-F.relu(w, inplace=True); r = w
-nn.ReLU(True)(w); r = w
 w.t_(); r = w
 x.expand(4, 2, 3).add_(1); r = x * w
 v = h[0]; v **= 2; r = h
@@ -116,15 +71,10 @@ def ended(module, program):
 
 
 def rows(text):
-    """A line that begins with `with` goes on in the next."""
-    found = text.strip().replace("no_grad(): ", "no_grad():\n ").splitlines()
-    lines = []
-    for line in found:
-        if lines and (line.startswith(" ") or (lines[-1].startswith("with ") and "r =" not in lines[-1])):
-            lines[-1] += "\n" + line
-        else:
-            lines.append(line)
-    return lines
+    """A program a line; after one that begins with `with`, the next one is of it, too."""
+    return [
+        row.replace("no_grad(): ", "no_grad():\n ") for row in re.findall(r"(?:^with .*\n)?^.+", text.strip(), re.M)
+    ]
 
 
 @pytest.mark.parametrize("program", rows(SAME))
@@ -147,9 +97,9 @@ STEPS = [
 
 
 def test_random_programs_end_as_in_pytorch_or_are_refused():
-    """Three hundred, of three to seven steps. A refusal is no result; nothing else may differ."""
+    """A hundred and twenty, of three to seven steps. A refusal is no result; nothing else may differ."""
     rng, agreed, refused = np.random.default_rng(1), 0, 0
-    for _ in range(300):
+    for _ in range(120):
         steps = [STEPS[i] for i in rng.integers(len(STEPS), size=rng.integers(3, 8))]
         program = "\n".join(["k = v = h.clone()", *steps, "r = torch.cat([h, k, x, v.reshape(-1)[:3][None]])"])
         try:
@@ -164,41 +114,7 @@ def test_random_programs_end_as_in_pytorch_or_are_refused():
         for a, b in zip(theirs, own):
             np.testing.assert_allclose(b, a, rtol=2e-5, atol=2e-6, err_msg=program)
         agreed += 1
-    assert agreed > 120 and refused < 160, (agreed, refused)
-
-
-# ------------------------------------------------------------------------------------------------------ mixed precision
-
-
-def test_a_network_with_skips_trains_in_fp16():
-    """A U-Net's level and a residual block in FP16, against the same written without changes in place."""
-
-    class Level(nn.Module):
-        def __init__(self, inplace):
-            super().__init__()
-            self.down = nn.Sequential(nn.LeakyReLU(0.2, inplace), nn.Linear(8, 8), nn.ReLU(inplace))
-            self.inplace = inplace
-
-        def forward(self, x):
-            if self.inplace:
-                x = x * 1
-                y = self.down(x)
-                y += x
-                return face.cat([x, y], 1)
-            z = F.leaky_relu(x, 0.2)
-            return face.cat([z, F.relu(self.down[1](z)) + z], 1)
-
-    found = []
-    for inplace in (True, False):
-        face.manual_seed(0)
-        model = mp.MIXED.cast(Level(inplace))
-        x = mp.MIXED.cast(face.randn(4, 8)).requires_grad_()
-        y = model(x)
-        y.float().square().sum().backward()
-        assert y.dtype == "float16"
-        found.append([y.numpy(), x.grad.numpy(), *[p.grad.numpy() for p in model.parameters()]])
-    for own, expected in zip(*found):
-        np.testing.assert_array_equal(own, expected)
+    assert agreed > 40 and refused < 70, (agreed, refused)
 
 
 def test_a_result_in_fp32_is_rounded_into_an_fp16_tensor():
@@ -210,15 +126,6 @@ def test_a_result_in_fp32_is_rounded_into_an_fp16_tensor():
     assert change(h, "test", lambda h: h.float() * (1 + 2.0**-12)) is h and h.dtype == "float16"
     h.sum().backward()
     np.testing.assert_array_equal(w.grad.numpy(), np.float16([2, 2]))
-
-
-def test_the_line_to_write():
-    h = face.ones(2, requires_grad=True) * 2
-    v = h[0]
-    with pytest.raises(RuntimeError, match=r"^ReLU, inplace=True: .* shares its memory .*build a new tensor"):
-        nn.ReLU(inplace=True)(h)
-    with pytest.raises(RuntimeError, match=r"^add_: .* \(x = x \+ y,"):
-        v += 1
 
 
 def test_without_the_face_nothing_changes_in_place():
@@ -235,19 +142,3 @@ def test_without_the_face_nothing_changes_in_place():
             mp.ops.relu(x, inplace=True)
     finally:
         with_face.put()
-
-
-def test_pairs_of_layers_in_place():
-    """Every layer that takes `inplace`, before and behind every other, beside a skip connection."""
-    kinds = ["ReLU", "ReLU6", "LeakyReLU", "ELU", "SELU", "CELU", "SiLU", "Mish", "Hardtanh", "Hardswish"]
-    x = np.random.default_rng(0).standard_normal((2, 5)).astype("float32")
-    for first, second in itertools.product(kinds, kinds):
-        found = []
-        for module in (torch, face):
-            a, b = getattr(module.nn, first)(inplace=True), getattr(module.nn, second)(inplace=True)
-            w = module.tensor(x, requires_grad=True)
-            h = w * 3
-            (b(a(h) * 1.5) + h).sum().backward()
-            found += [[h.detach().numpy(), w.grad.numpy()]]
-        for theirs, own in zip(*found):
-            np.testing.assert_allclose(own, theirs, rtol=2e-5, atol=2e-6, err_msg=f"{first} {second}")

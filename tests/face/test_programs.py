@@ -8,10 +8,6 @@ pytest.importorskip("torch")
 pytest.importorskip("tinymp.torch.nn")
 
 
-def test_there_are_ten():
-    assert len(PROGRAMS) == 10
-
-
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_trains_as_in_pytorch(name):
     found = row(name)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from tinymp import nn, optim
+from tinymp import nn
 from tinymp.torch.serialization import load, save
 
 safetensors = pytest.importorskip("safetensors.numpy")
@@ -36,46 +36,32 @@ def nested():
         "epoch": 3,
         "name": "net",
         "best": float("inf"),
-        "none": None,
-        "on": True,
         0: [1, (2.5, "x"), {7: np.arange(3)}],
         "tensor": mp.tensor([1.0, 2.0]),
         "half": mp.tensor([[1.0], [2.0]]).half(),
         "scalar": mp.tensor(3),
         "empty": mp.zeros(0, 2),
         "mask": np.array([[True, False]]),
+        "bf16": mp.tensor([[1.0, 2.0]], dtype=mp.bfloat16),
         "transposed": mp.rand(2, 3).T,
         "state": nn.BatchNorm1d(2).state_dict(),
     }
 
 
-@pytest.mark.parametrize("to", ["path", "name", "file", "open"])
-def test_it_comes_back(to, tmp_path):
-    path = {"path": tmp_path / "a.pt", "name": str(tmp_path / "a.pt"), "file": io.BytesIO()}.get(to)
-    if to == "open":
-        with open(tmp_path / "a.pt", "wb") as f:
-            save(nested() | {"transposed": 1}, f)
-        with open(tmp_path / "a.pt", "rb") as f:
-            equal(load(f), nested() | {"transposed": 1})
-        return
-    one = nested()
-    save(one, path)
-    if to == "file":
-        path.seek(0)
-    equal(load(path, map_location="cpu", weights_only=False), one)
-
-
-@pytest.mark.parametrize("one", [mp.tensor([1.0, 2.0]), np.arange(3), 3, "text", None, [], {}, (), [mp.ones(2)]])
-def test_what_nothing_holds(one, tmp_path):
-    save(one, tmp_path / "x")
-    equal(load(tmp_path / "x"), one)
-
-
-def test_arrays_can_be_written_to(tmp_path):
-    save({"x": np.ones(2), "y": mp.ones(2)}, tmp_path / "x")
-    read = load(tmp_path / "x")
-    read["x"][0] = 5
-    read["y"].copy_(mp.zeros(2))
+@pytest.mark.parametrize("location", ["cpu", {"cuda:0": "cpu"}, lambda x, where: None])
+def test_it_comes_back(location, tmp_path):
+    file = io.BytesIO()
+    for one in (nested(), mp.tensor([1.0, 2.0]), np.arange(3), "text", None, [], {}):
+        save(one, tmp_path / "a.pt")
+        equal(load(str(tmp_path / "a.pt"), map_location=location, weights_only=False), one)
+    with open(tmp_path / "a.pt", "wb") as f:
+        save(nested() | {"transposed": 1}, f)
+    file.write((tmp_path / "a.pt").read_bytes())
+    file.seek(0)
+    read = load(file)
+    equal(read, nested() | {"transposed": 1})
+    read["mask"][0] = False  # arrays can be written to
+    read["tensor"].copy_(mp.zeros(2))
 
 
 def test_gradients_and_masters(tmp_path):
@@ -88,59 +74,10 @@ def test_gradients_and_masters(tmp_path):
     np.testing.assert_array_equal(read["weight"].array, model.weight.master)
 
 
-def test_bfloat16(tmp_path):
-    pytest.importorskip("ml_dtypes")
-    one = {"x": mp.tensor([[1.0, 2.0]], dtype=mp.bfloat16), "y": mp.tensor(3.0, dtype=mp.bfloat16).numpy()}
-    save(one, tmp_path / "x")
-    equal(load(tmp_path / "x"), one)
-
-
-def test_a_run_goes_on(tmp_path):
-    def made():
-        model = mp.MIXED.cast(nn.Linear(3, 2))
-        return model, optim.Adam(model.parameters()), optim.DynamicLossScaler()
-
-    def step(model, optimizer, scaler):
-        with mp.use(mp.MIXED):
-            scaler.scale(model(mp.ones(4, 3).half()).float().square().mean()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-
-    run, other = made(), made()
-    step(*run)
-    save({"epoch": 1, "parts": [one.state_dict() for one in run]}, tmp_path / "x")
-    for one, state in zip(other, load(tmp_path / "x")["parts"]):
-        one.load_state_dict(state)
-    for one in (run, other):
-        step(*one)
-    equal(other[0].state_dict(), run[0].state_dict())
-    np.testing.assert_equal(other[1].state_dict()["state"], run[1].state_dict()["state"])  # its names in any order
-
-
-@pytest.mark.parametrize(
-    "location", ["cpu", None, {"cpu": "cpu"}, {"cuda:0": "cpu"}, lambda x, where: x, lambda x, where: None]
-)
-def test_map_location(location, tmp_path):
-    save({"x": mp.ones(2), "y": [1]}, tmp_path / "x")
-    assert load(tmp_path / "x", map_location=location)["x"].device == "cpu"
-
-
-def test_other_files_of_safetensors(tmp_path):
-    safetensors.save_file({"a": np.ones((2, 3), "float16")}, tmp_path / "x")
-    equal(load(tmp_path / "x"), {"a": mp.ones(2, 3, dtype="float16")})
-    save(nn.Linear(3, 2).state_dict(), tmp_path / "x")
-    assert {*safetensors.load_file(tmp_path / "x")} == {"weight", "bias"}
-    assert {*mp.load_weights(tmp_path / "x")} == {"weight", "bias"}
-
-
 @pytest.mark.parametrize(
     ("one", "message"),
     [
         (lambda: nn.Linear(3, 2), r"save: .* got tinymp\S*Linear; write `torch\.save\(model\.state_dict\(\), path\)`"),
-        (lambda: {"a": [nn.Linear(3, 2)]}, r"got tinymp\S*Linear for `a/0`; write `torch\.save\(model"),
-        (lambda: optim.SGD(nn.Linear(3, 2).parameters()), r"got tinymp\S*SGD; write"),
-        (lambda: {"f": test_it_comes_back}, r"save: expected `f` to be an array, a number or text, got"),
         (lambda: {(1, 2): 3}, r"save: expected the keys of `.*` to be text or numbers"),
         (lambda: {1, 2}, r"save: expected `obj` to be an array, a number or text, got set"),
     ],
@@ -150,19 +87,8 @@ def test_refused(one, message, tmp_path):
     with pytest.raises(TypeError, match=message):
         save(one(), tmp_path / "x")
     assert (tmp_path / "x").read_bytes() == b"before"
-
-
-def test_wrong_files(tmp_path):
-    with pytest.raises(TypeError, match="save: expected `f` to be a path, got int"):
-        save({}, 3)
-    with pytest.raises(FileNotFoundError):
-        load(tmp_path / "missing")
-    for content in (b"", b"hello, this is text", b"\x05" + bytes(20)):
-        (tmp_path / "x").write_bytes(content)
-        with pytest.raises(ValueError, match=r"load: expected .*x to be a file of safetensors"):
-            load(tmp_path / "x")
-    with pytest.raises(ValueError, match="two arrays `a/b`"):
-        save({"a": {"b": mp.ones(1)}, "a/b": mp.ones(1)}, tmp_path / "x")
+    with pytest.raises(ValueError, match=r"load: expected .*x to be a file of safetensors"):
+        load(tmp_path / "x")
 
 
 @pytest.mark.peer
@@ -181,15 +107,3 @@ def test_a_file_of_pytorch_and_the_lines_that_convert_it(zipped, tmp_path):
     np.testing.assert_array_equal(ours.weight.array, peer.weight.detach().numpy())
     save(ours.state_dict(), tmp_path / "back")
     peer.load_state_dict(theirs.load_file(tmp_path / "back"))
-
-
-@pytest.mark.peer
-def test_load_state_dict_takes_tensors_of_both_and_arrays():
-    torch = pytest.importorskip("torch")
-    peer = torch.nn.BatchNorm1d(3)
-    peer(torch.randn(4, 3))
-    for make in (lambda x: x, lambda x: x.numpy(), lambda x: mp.tensor(x.numpy())):
-        ours = nn.BatchNorm1d(3)
-        ours.load_state_dict({name: make(x) for name, x in peer.state_dict().items()})
-        for name, x in ours.state_dict().items():
-            np.testing.assert_array_equal(x, peer.state_dict()[name].numpy())

@@ -7,18 +7,11 @@ import tinymp as mp
 from job import Job
 from oracle import rng
 from tinymp import nn, ops, optim
-from tinymp.precision import current_policy, widen
+from tinymp.precision import widen
 from tinymp.study.formats import SCALED
-from tinymp.study.operands import emulated
 
 pytestmark = pytest.mark.cpu
 E4M3, E5M2 = SCALED["e4m3-tensor"], SCALED["e5m2-tensor"]
-
-
-def on_grid(x, scaled):
-    """Whether the numbers of x are those of the format times a power of two."""
-    wide = widen(x)
-    return np.array_equal(scaled.round(wide), wide)
 
 
 def test_a_product_of_what_fp8_holds():
@@ -40,13 +33,7 @@ def test_a_product_of_what_fp8_holds():
 
 
 @pytest.mark.parametrize(
-    "layer",
-    [
-        lambda: nn.Linear(6, 3),
-        lambda: nn.Conv2d(6, 3, 2),
-        lambda: nn.ConvTranspose2d(6, 3, 2),
-        lambda: nn.Conv1d(6, 3, 2),
-    ],
+    "layer", [lambda: nn.Linear(6, 3), lambda: nn.Conv2d(6, 3, 2), lambda: nn.ConvTranspose2d(6, 3, 2)]
 )
 def test_the_gradient_of_a_bias_sums_what_was_not_rounded(layer):
     layer = mp.FP8.cast(layer())
@@ -59,24 +46,6 @@ def test_the_gradient_of_a_bias_sums_what_was_not_rounded(layer):
     np.testing.assert_allclose(widen(layer.bias.grad_array), exact, rtol=2.0**-8)
 
 
-def test_bf16_holds_it_exactly():
-    for i, power in enumerate((-60, -3, 0, 40)):
-        x = np.ldexp(rng(i).standard_normal((40, 50)), power).astype(mp.bfloat16)
-        with mp.use(mp.FP8):
-            study = current_policy().study
-            y, g = study.operand(x, gradient=False), study.operand(x, gradient=True)
-            assert y.dtype == g.dtype == mp.bfloat16
-            assert on_grid(y, E4M3) and on_grid(g, E5M2) and not on_grid(x, E4M3)
-            assert (emulated(y).name, emulated(g).name, emulated(x)) == ("e4m3", "e5m2", None)
-            assert study.operand(x[0], gradient=False).base is x  # one axis: a bias
-
-
-def test_what_lies_in_memory_order_stays_so():
-    x = np.ones((3, 4, 5, 2), mp.bfloat16).transpose(3, 0, 1, 2)
-    with mp.use(mp.FP8):
-        assert current_policy().study.operand(x, gradient=False).strides == x.strides
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -87,28 +56,12 @@ def test_what_lies_in_memory_order_stays_so():
     ],
 )
 def test_every_dot_op_reads_it(make):
-    x = mp.Tensor(mp.FP8.cast(mp.tensor(rng(0).standard_normal((16, 16)).astype("float32"))).array, requires_grad=True)
+    x = mp.FP8.cast(mp.tensor(rng(0).standard_normal((16, 16)).astype("float32"))).requires_grad_()
     with mp.audit() as a, mp.use(mp.FP8):
         y = make(x)
         y.float().sum().backward()
-    assert np.isfinite(widen(x.grad_array)).all()
-    op = next(row.op for row in a.ledger if row.kind == "DOT")
-    rows = {row.phase: row for row in a.ledger if row.op == op}
-    assert rows["forward"].rounded > y.numpy().size  # the operands as well as the result
-    assert rows["backward"].rounded > 0
-
-
-def test_the_byte_ledger_counts_its_bytes():
-    def bytes_of(policy):
-        job = Job("cpu", policy=policy)
-        with mp.audit() as a, mp.use(policy):
-            job.step(*job.batch())
-        return a.bytes.measured["activations"]
-
-    half, quarter = bytes_of(mp.BF16), bytes_of(mp.FP8)
-    assert "e4m3" not in half and quarter["e4m3"] > 0
-    # what products keep is the input of the convolution and of the linear layer, and both weights
-    assert quarter["e4m3"] == 8 * 64 + 8 * 128 + 8 * 9 + 10 * 128
+    rounded = {row.phase: row.rounded for row in a.ledger if row.kind == "DOT"}
+    assert rounded["forward"] > y.numpy().size and rounded["backward"] > 0  # the operands as well as the result
 
 
 @pytest.mark.parametrize("rule", ["SGD", "Adam"])
@@ -121,15 +74,6 @@ def test_it_trains(rule):
     assert losses["FP8"][-1] < 0.5 * losses["FP8"][0]
     np.testing.assert_allclose(losses["FP8"], losses["FP32"], atol=0.25)
     assert losses["FP8"] != losses["FP32"]
-
-
-def test_with_fp16_storage_and_other_scales():
-    policy = mp.study.change(mp.MIXED, name="MX", operands=("mxfp8", "mxfp8-e5m2"))
-    layer, x = policy.cast(nn.Linear(40, 3)), policy.cast(mp.randn(4, 40))
-    with mp.use(policy):
-        y = layer(x)
-    X, W = (SCALED["mxfp8"].round(widen(a)) for a in (x.array, layer.weight.array))
-    np.testing.assert_allclose(widen(y.array), X @ W.T + widen(layer.bias.array), rtol=1e-3, atol=1e-3)
 
 
 SCALES = ("e4m3-tensor", "e5m2-tensor"), ("mxfp8", "mxfp8-e5m2"), ("nvfp4", "nvfp4"), ("e4m3", "e5m2")
@@ -149,28 +93,3 @@ def test_the_scaler_hears_of_what_is_not_finite(operands):
             assert not np.isfinite(widen(model.weight.grad_array[0])).any() or weight == 1
             assert scaler.step(optimizer).applied is (weight == 1)
         assert {row.infinite for row in a.ledger} == {0}
-
-
-@pytest.mark.parametrize("operands", SCALES)
-def test_operands_without_elements(operands):
-    policy = mp.study.change(mp.BF16, operands=operands)
-    with mp.use(policy):
-        assert policy.cast(nn.Linear(4, 3))(policy.cast(mp.ones(0, 4))).shape == (0, 3)
-
-
-@pytest.mark.parametrize("operands", SCALES)
-def test_finite_numbers_saturate_where_they_are_scaled(operands):
-    x = mp.BF16.cast(mp.tensor([[1e6, -1.0, np.inf], [500.0, -1e6, 2.0]]))
-    policy = mp.study.change(mp.BF16, operands=operands)
-    with mp.audit() as a, mp.use(policy):
-        y = x @ mp.BF16.cast(mp.ones(3, 3))
-    scaled = operands[0] != "e4m3"
-    assert np.isfinite(widen(y.array)).any(axis=1).tolist() == [False, scaled]
-    assert sum(row.infinite for row in a.ledger) == (0 if scaled else 3)
-
-
-def test_the_policy_says_that_it_is_emulated():
-    assert "emulated" in str(mp.FP8) and "emulated" not in str(mp.BF16)
-    for wrong in (("e4m3",), ("e4m3", "fp9"), ["e4m3", "e5m2"], None):
-        with pytest.raises(ValueError, match=r"study: expected operands to be \(\) or a tuple of two of fp16, bf16, "):
-            mp.study.change(mp.BF16, operands=wrong)

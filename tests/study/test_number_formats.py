@@ -1,12 +1,10 @@
 """Formats are held to ml_dtypes and gfloat, at all values and between them; scales to gfloat and their definition."""
 
-import math
-
 import ml_dtypes
 import numpy as np
 import pytest
 
-from tinymp.study.formats import BF16, E2M1, E4M3, E5M2, FORMATS, FP16, LOSSES, SCALED
+from tinymp.study.formats import FORMATS, LOSSES, SCALED
 
 PEERS = {
     "fp16": np.float16,
@@ -18,13 +16,6 @@ PEERS = {
 pytestmark = [pytest.mark.cpu, pytest.mark.filterwarnings("ignore:.*encountered in cast")]
 
 
-def every(name):
-    """All numbers of a format, in FP32."""
-    peer = np.dtype(PEERS[name])
-    codes = np.arange(2 ** FORMATS[name].bits, dtype=f"u{peer.itemsize}")
-    return codes.view(peer).astype(np.float32)
-
-
 def same(x, y):
     """Bit for bit, but all NaN are one."""
     x, y = (np.where(np.isnan(v), np.float32(np.nan), v).view(np.uint32) for v in (x, y))
@@ -33,40 +24,18 @@ def same(x, y):
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_its_own_numbers_stay(name):
-    values = every(name)
-    same(FORMATS[name].round(values), values)
-    f, finite = FORMATS[name], values[np.isfinite(values)]
-    assert f.largest == finite.max() and f.smallest == finite[finite > 0].min()
-    assert f.infinities == np.isinf(values).any()
-    normal = np.unique(abs(finite[abs(finite) >= f.smallest_normal]))
-    assert normal[0] == f.smallest_normal and np.log2(normal[1] / normal[0] - 1) == -f.fraction
-    assert ml_dtypes.finfo(PEERS[name]).max == f.largest
-
-
-@pytest.mark.parametrize("name", PEERS)
-def test_what_lies_between_is_rounded_as_ml_dtypes_does(name):
-    values = np.unique(every(name)[np.isfinite(every(name))])
-    ends = np.float32([values[0] * 1.5, values[-1] * 1.5]) if name != "bf16" else np.float32([-np.inf, np.inf])
-    ends = np.concatenate([ends[:1], values, ends[1:]])
-    with np.errstate(all="ignore"):
-        middle = ((ends[1:].astype(np.float64) + ends[:-1]) / 2).astype(np.float32)  # the ties
-    x = np.concatenate([middle, np.nextafter(middle, np.float32(9e9)), np.nextafter(middle, np.float32(-9e9))])
+def test_numbers_are_rounded_as_ml_dtypes_does(name):
+    f, special = FORMATS[name], np.float32([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4e38])
     random = np.random.default_rng(0).integers(0, 2**32, 100_000, dtype=np.uint64).astype(np.uint32).view(np.float32)
-    x = np.concatenate([x, random, np.float32([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4e38])])
+    near_1 = np.float32(np.arange(-64, 65) / 32)  # ties among them
+    x = np.concatenate([random, near_1 * np.float32(f.smallest), near_1, special])
     theirs = x.astype(PEERS[name]).astype(np.float32)
     if name == "e2m1":  # no NaN in it: ml_dtypes saturates, and makes NaN a number
-        inside = abs(x) <= 6
-        same(E2M1.round(x)[inside], theirs[inside])
-        same(E2M1.round(x, saturate=True)[np.isfinite(x)], theirs[np.isfinite(x)])
-        assert np.isnan(E2M1.round(x, saturate=True)[~np.isfinite(x)]).all()
+        same(f.round(x, saturate=True)[np.isfinite(x)], theirs[np.isfinite(x)])
+        assert np.isnan(f.round(x, saturate=True)[~np.isfinite(x)]).all()
         return
-    same(FORMATS[name].round(x), theirs)
-    saturated = FORMATS[name].round(x, saturate=True)
-    kept = np.isfinite(theirs) | ~np.isfinite(x)
-    same(saturated[kept], theirs[kept])
-    lost = ~kept
-    np.testing.assert_array_equal(saturated[lost], np.copysign(np.float32(FORMATS[name].largest), x[lost]))
+    same(f.round(x), theirs)
+    assert ml_dtypes.finfo(PEERS[name]).max == f.largest and f.infinities == np.isinf(theirs).any()
 
 
 def gfloat_info(name):
@@ -75,17 +44,9 @@ def gfloat_info(name):
     if name != "tf32":
         return getattr(formats, f"format_info_{infos[name]}")
     gfloat = pytest.importorskip("gfloat")  # TF32: BF16 with FP16's fraction
-    return gfloat.FormatInfo(
-        *("tf32", 19, 11),
-        **{
-            "bias": 127,
-            "is_signed": True,
-            "domain": gfloat.Domain.Extended,
-            "has_nz": True,
-            "num_high_nans": 2**10 - 1,
-        },
-        **{"has_subnormals": True, "is_twos_complement": False},
-    )
+    flags = {"is_signed": True, "has_nz": True, "has_subnormals": True, "is_twos_complement": False}
+    domain = gfloat.Domain.Extended
+    return gfloat.FormatInfo("tf32", 19, 11, bias=127, domain=domain, num_high_nans=2**10 - 1, **flags)
 
 
 @pytest.mark.parametrize("saturate", [False, True])
@@ -112,36 +73,6 @@ def test_all_numbers_and_what_lies_between_are_rounded_as_gfloat_does(name, satu
     same(f.round(x, saturate=saturate), theirs.astype(np.float32))
 
 
-def test_the_sign_of_zero_stays():
-    x = np.float32([-1e-30, 1e-30, -0.0])
-    for f in (FP16, E4M3, E5M2, E2M1):
-        assert np.signbit(f.round(x)).tolist() == [True, False, True]
-
-
-def test_a_power_of_two_per_array():
-    f = SCALED["e4m3-tensor"]
-    assert E4M3.power_for(np.float32([448, 449, 1, 0.4, 0, np.inf])).tolist() == [1, 0.5, 256, 1024, 1, 1]
-    assert f.round(np.float32([448e5, 3.0, -1e5]))[1] == 0.0  # 2^-17 of it is below 2^-10
-    x = np.float32([1e-6, 3e-6, -2.9e-6])
-    np.testing.assert_allclose(f.round(x), x, rtol=1 / 16)
-    assert not SCALED["e4m3"].round(x).any()
-
-
-def test_a_power_of_two_per_block():
-    """By hand: 32 numbers whose largest is 3 * 2^k have the scale 2^(k + 1 - 8), 448 = 1.75 * 2^8."""
-    x = np.zeros(70, np.float32)
-    x[:32], x[32:64], x[64:] = 3.0, 3e-20, [1, 2, 3, 500, 0.001, 0]
-    x[5] = 3 * 2.0**-16  # in its block's scale, 2^-7: 3 * 2^-9, exactly
-    x[6] = 2.0**-18  # half of the smallest there: to even, 0
-    y = SCALED["mxfp8"].round(x)
-    assert y[0] == 3 and y[5] == x[5] and y[6] == 0
-    np.testing.assert_allclose(y[32:64], 3e-20, rtol=1 / 16)
-    assert y[67] == 448 and y[66] == 3  # 500 has 2^0 for a scale, and saturates, as the specification has it
-    assert SCALED["mxfp8-e5m2"].round(x)[67] == 448
-    assert SCALED["mxfp8"].round(x.reshape(7, 10)).shape == (7, 10)
-    np.testing.assert_array_equal(SCALED["mxfp8"].round(x.reshape(7, 10)).ravel(), y)
-
-
 @pytest.mark.parametrize("name", ["e4m3", "e5m2"])
 def test_blocks_are_those_of_gfloat(name):
     """Where it saturates: MX leaves that open."""
@@ -157,10 +88,8 @@ def test_blocks_are_those_of_gfloat(name):
 
 
 def test_blocks_of_nvfp4():
-    x = (
-        np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
-        * np.float32(10) ** np.arange(-2, 6, dtype=np.float32)[:, None]
-    )
+    x = np.random.default_rng(0).standard_normal((8, 16)) * 10.0 ** np.arange(-2, 6)[:, None]
+    x = x.astype(np.float32)
     y = SCALED["nvfp4"].round(x)
     whole = abs(x).max() / (448 * 6)
     for row, found in zip(x, y):
@@ -182,53 +111,18 @@ def test_losses_are_counted(name):
     found = dict(zip(LOSSES, f.loss(x)))
     known = np.isfinite(x)
     kept = known & np.isfinite(y)
+    exact = x[kept].astype(np.float64)
     assert found["elements"] == (known & (x != 0)).sum()
     assert found["zero"] == (known & (y == 0) & (x != 0)).sum()
     if f.scaling == "none":
         assert found["beyond"] == (known & ~np.isfinite(y)).sum()
         assert found["subnormal"] == (kept & (y != 0) & (abs(y) < f.format.smallest_normal)).sum()
-    exact = x[kept].astype(np.float64)
     assert found["error"] == pytest.approx((y[kept] - exact).sum(), rel=1e-4)
     assert found["noise"] == pytest.approx(((y[kept] - exact) ** 2).sum(), rel=1e-4)
-    assert found["magnitude"] == pytest.approx(abs(exact).sum())
     assert found["signal"] == pytest.approx((exact**2).sum())
-
-
-def test_losses_by_hand():
-    """300 is 288 or 320 in E4M3, halfway between them 304; 2^-10 is half of the smallest, and becomes 0."""
-    x = np.float32([300, 2.0**-10, 3 * 2.0**-9, 500, 1.0, 0.0])
-    assert SCALED["e4m3"].loss(x).tolist()[:5] == [5, 1, 1, 1, -12 - 2.0**-10]
-    assert SCALED["e4m3"].loss(x).tolist()[5:7] == [301 + 7 * 2.0**-10, 144 + 2.0**-20]
-    assert SCALED["bf16"].loss(np.float32([1 + 2.0**-8, 1 + 3 * 2.0**-8])).tolist()[:5] == [
-        2,
-        0,
-        0,
-        0,
-        0,
-    ]  # one down, one up
-    assert SCALED["bf16"].loss(np.float32([3.4e38, 1e-40])).tolist()[:4] == [2, 0, 1, 1]
-
-
-@pytest.mark.parametrize("name", SCALED)
-def test_special_values(name):
-    f = SCALED[name]
-    y = f.round(np.float32([np.nan, 1.0, 2.0]))
-    assert math.isnan(y[0]) and (f.scaling == "block" or (y[1:] == [1, 2]).all())
-    assert not f.round(np.zeros(5, np.float32)).any()
-    x = np.random.default_rng(1).standard_normal(1000).astype(np.float32)
-    np.testing.assert_allclose(f.round(x), x, rtol=2.0 ** -(f.format.fraction + 1), atol=abs(x).max() / 8)
 
 
 def test_on_a_gpu(gpu):
     x = np.random.default_rng(2).standard_normal(100).astype(np.float32)
     for f in SCALED.values():
         np.testing.assert_array_equal(f.round(gpu.xp.asarray(x)).get(), f.round(x), err_msg=f.name)
-
-
-def test_other_dtypes_are_refused():
-    with pytest.raises(TypeError, match="bf16: expected FP32 numbers, got float64"):
-        BF16.round(np.ones(3))
-
-
-def test_bits():
-    assert [f.bits for f in (FP16, BF16, E4M3, E5M2, E2M1)] == [16, 16, 8, 8, 4]

@@ -6,7 +6,6 @@ bits: operands a and b, the FP32 accumulator c, and the results d_fp32 and, from
 """
 
 import os
-from fractions import Fraction
 from pathlib import Path
 
 import ml_dtypes
@@ -14,8 +13,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from job import Job
-from tinymp import nn, ops
+from tinymp import ops
 from tinymp.study.formats import E4M3, E5M2, FORMATS
 from tinymp.study.tensor_core import ARCHITECTURES, tensor_core
 
@@ -58,37 +56,6 @@ def test_it_has_the_bits_of_real_gpus(name, result):
     np.testing.assert_array_equal(bits(found), bits(d))
 
 
-def exponent(x):
-    """floor(log2 |x|) of a Fraction."""
-    e = x.numerator.bit_length() - x.denominator.bit_length()
-    return e - (abs(x) < Fraction(2) ** e)
-
-
-def in_fractions(a, b, c, unit, smallest, normalised):
-    """One step in exact arithmetic: the rule; or, normalised, aligned to the largest product, as tinymp once did."""
-    pairs = [(Fraction(float(x)), Fraction(float(y))) for x, y in zip(a, b, strict=True) if x and y]
-    if normalised:
-        exponents = [exponent(x * y) for x, y in pairs]
-    else:
-        exponents = [max(exponent(x), smallest) + max(exponent(y), smallest) for x, y in pairs]
-    c = Fraction(float(c))
-    last = Fraction(2) ** (max([*exponents, max(exponent(c), -126) if c else unit.zero]) - unit.bits)
-    total = sum(int(x / last) * last for x in [c, *(x * y for x, y in pairs)])
-    step = Fraction(2) ** (max(exponent(total), -126) - min(unit.bits, 23)) if total else 1
-    return float(int(total / step) * step)
-
-
-@pytest.mark.parametrize("name", ["V100_fp16", "A100_bf16", "L40S_fp16", "H100_fp16", "H100_E4M3", "B200_fp16"])
-def test_the_vectors_tell_this_rule_from_the_one_that_aligns_to_the_largest_product(name):
-    a, b, c, d, architecture = vectors(name, "fp32")
-    kind = name.split("_")[1].lower()
-    unit = ARCHITECTURES[architecture][kind, "fp32"]
-    cases = list(zip(a[:, 0], b[:, :, 0], c[:, 0, 0], d[:, 0, 0], strict=True))
-    least = 1 - FORMATS[kind].bias
-    assert not any(in_fractions(*case[:3], unit, least, normalised=False) != case[3] for case in cases)
-    assert sum(in_fractions(*case[:3], unit, least, normalised=True) != case[3] for case in cases) > len(cases) / 50
-
-
 # ---- mmasim ----
 
 
@@ -128,7 +95,7 @@ def operands(how, shape, kind, g):
     return np.clip(x, -f.largest, f.largest).astype(dtype)
 
 
-CASES = int(os.environ.get("TINYMP_TENSOR_CORE_CASES", 3_000))  # 100,000 were run, see docs/formats.md
+CASES = int(os.environ.get("TINYMP_TENSOR_CORE_CASES", 900))  # 100,000 were run, see docs/formats.md
 HOW = ["cancelling", "ties", "one huge", "subnormal", "alternating", "near", "wide", "all bits"]
 UNITS = [(name, *key) for name, units in ARCHITECTURES.items() if "-" not in name for key in units]
 
@@ -146,7 +113,7 @@ def test_it_has_the_bits_of_mmasim(architecture, kind, result):
         return torch.from_numpy(x.view(f"i{x.itemsize}")).view(kind)
 
     for how in HOW:
-        n = CASES // 3 if how in ("near", "wide", "all bits") else 500
+        n = CASES // 3
         a, b = operands(how, (n, k), kind, g), operands("wide" if how == "one huge" else how, (n, k), kind, g)
         c = operands("near" if how in ("cancelling", "alternating", "ties") else how, (n, 1), result, g)[:, 0]
         expected = theirs.dpa(to_torch(a, kind), to_torch(b, kind), to_torch(c, result)).numpy()
@@ -161,94 +128,40 @@ def randn(*shape, dtype=np.float16, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-def test_shapes_steps_and_layouts():
+def test_shapes_and_steps():
     a, b = randn(3, 1, 5, 37), randn(2, 37, 4, seed=1)
     y = tensor_core(a, b)
     assert y.shape == (3, 2, 5, 4) and y.dtype == np.float32
-    for i in range(3):
-        for j in range(2):
-            np.testing.assert_array_equal(y[i, j], tensor_core(a[i, 0], b[j]))
     filled = np.zeros((3, 1, 5, 48), "f2"), np.zeros((2, 48, 4), "f2")  # 37 is no multiple of 16
     filled[0][..., :37], filled[1][:, :37] = a, b
     np.testing.assert_array_equal(tensor_core(*filled), y)
-    np.testing.assert_array_equal(tensor_core(np.asfortranarray(a), b[..., ::-1])[..., ::-1], y)
     np.testing.assert_array_equal(tensor_core(a.astype("f8"), b.astype("f4")), y)  # the numbers count, not the dtype
     c = randn(4, dtype=np.float32)
     np.testing.assert_array_equal(tensor_core(a, b, c)[2, 1], tensor_core(a[2, 0], b[1], np.tile(c, (5, 1))))
-    np.testing.assert_array_equal(
-        tensor_core(a[..., :16], b[:, :16], tensor_core(a[..., :0], b[:, :0])), tensor_core(a[..., :16], b[:, :16])
-    )
-    large = randn(600, 40), randn(40, 300, seed=2)  # more than one block
-    np.testing.assert_array_equal(tensor_core(*large)[511:513], tensor_core(large[0][511:513], large[1]))
-
-
-@pytest.mark.parametrize("shapes", [((0, 4), (4, 3)), ((2, 0), (0, 3)), ((2, 4), (4, 0)), ((0, 2, 4), (4, 3))], ids=str)
-@pytest.mark.parametrize("architecture", ["hopper", "hopper-mma"])
-def test_empty_axes(shapes, architecture):
-    kind = "fp16" if architecture == "hopper" else "e4m3"
-    y = tensor_core(np.ones(shapes[0]), np.ones(shapes[1]), None, architecture, kind)
-    assert y.shape == (*shapes[0][:-1], 3 if shapes[1][1] else 0) and not y.any()
-
-
-def test_special_values():
-    inf, one = np.float16(np.inf), np.float16([[1]])
-    assert tensor_core(np.float16([[inf, 1]]), np.float16([[1], [1]])) == np.inf
-    assert np.isnan(tensor_core(np.float16([[inf]]), np.float16([[0]])))
-    assert np.isnan(tensor_core(np.float16([[inf, -inf]]), np.float16([[1], [1]])))
-    assert tensor_core(np.float16([[60000, 60000]]), np.float16([[1], [1]]), accumulate="fp16") == np.inf
-    big = np.float32([[3e38]])
-    assert tensor_core(one, one, big) == big
-    assert tensor_core(np.float32([[2.0**100]]), np.float32([[2.0**28]]), None, "ampere", "bf16") == np.inf
-    for x, y in ((0.0, -1.0), (-0.0, 1.0)):
-        assert not np.signbit(tensor_core(np.float16([[x]]), np.float16([[y]]), np.float32([[-0.0]])))
-
-
-def test_tf32_cuts_off_what_it_does_not_hold():
-    x = randn(4, 8, dtype=np.float32)
-    cut = (x.view("u4") >> 13 << 13).view("f4")
-    y = randn(8, 3, dtype=np.float32, seed=1)
-    found = tensor_core(x, y, None, "ampere", "tf32")
-    np.testing.assert_array_equal(found, tensor_core(cut, y, None, "ampere", "tf32"))
+    assert tensor_core(np.ones((2, 0)), np.ones((0, 3))).tolist() == [[0] * 3] * 2
 
 
 h = np.ones((2, 4), np.float16)
-WRONG = {
-    "architecture": (h, h.T, None, "pascal"),
-    "no BF16 on Volta": (h, h.T, None, "volta", "bf16"),
-    "FP16 sums of BF16": (h, h.T, None, "hopper", "bf16", "fp16"),
-    "two formats": (h, h.T, None, "hopper", ("e4m3", "fp16")),
-    "three formats": (h, h.T, None, "hopper", ("e4m3",) * 3),
-    "no name": (h, h.T, None, "hopper", 8),
-    "k": (h, h),
-    "one axis": (h[0], h.T),
-    "batches": (np.stack([h, h]), np.stack([h.T] * 3)),
-    "c": (h, h.T, np.zeros((3, 2, 2))),
-    "c, wider": (h, h.T, np.zeros((2, 3))),
-    "a list": (h.tolist(), h.T),
-    "integers": (h, h.T.astype(int)),
-    "a tensor": (mp.tensor(h), h.T),
-    "numbers": (h * 1.0001 + 0.1, h.T.astype("f8") + 1e-9),
-    "c's numbers": (h, h.T, np.full((2, 2), 0.1), "hopper", "fp16", "fp16"),
-    "TF32's numbers": (h + 1e-9, h.T.astype("f8") + 1e-9, None, "hopper", "tf32"),
-}
+WRONG = [
+    (h, h.T, None, "pascal"),
+    (h, h.T, None, "hopper", ("e4m3", "fp16")),
+    (h, h),
+    (h, h.T.astype(int)),
+    (h * 1.0001 + 0.1, h.T.astype("f8") + 1e-9),  # numbers that FP16 does not hold
+]
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_arguments(wrong):
     with pytest.raises((TypeError, ValueError), match=r"^tensor_core: expected .*, got "):
-        tensor_core(*WRONG[wrong])
+        tensor_core(*wrong)
 
 
 # ---- policies ----
 
 PRODUCTS = {
-    "FP16_VOLTA": ("volta", "fp16", "fp32"),
     "FP16_AMPERE": ("ampere", "fp16", "fp32"),
-    "FP16_HOPPER": ("hopper", "fp16", "fp32"),
-    "FP16_SUMS_VOLTA": ("volta", "fp16", "fp16"),
-    "FP16_SUMS_AMPERE": ("ampere", "fp16", "fp16"),
     "FP16_SUMS_HOPPER": ("hopper", "fp16", "fp16"),
-    "BF16_AMPERE": ("ampere", "bf16", "fp32"),
     "BF16_HOPPER": ("hopper", "bf16", "fp32"),
     "TF32_AMPERE": ("ampere", "tf32", "fp32"),
 }
@@ -275,14 +188,7 @@ def test_every_product_of_a_policy_is_such_a_sum(name):
     np.testing.assert_array_equal(w.grad.array, product(dy.T, x.detach()))
 
 
-def test_without_rounding_tf32_is_cut_off():
-    x, w = randn(4, 9, dtype=np.float32), randn(9, 2, dtype=np.float32, seed=1)
-    with mp.use(mp.study.change(mp.TF32_AMPERE, name="CUT", tf32=False)):
-        y = ops.matmul(mp.tensor(x), mp.tensor(w))
-    np.testing.assert_array_equal(y.array, tensor_core(x, w, None, "ampere", "tf32"))
-
-
-@pytest.mark.parametrize("name", ["FP8_ADA", "FP8_HOPPER_FAST", "FP8_BLACKWELL"])
+@pytest.mark.parametrize("name", ["FP8_HOPPER_FAST", "FP8_BLACKWELL"])
 def test_fp8_operands_are_multiplied_scaled(name):
     """Activations of 12 decades, so that E4M3's subnormal numbers are among them, and the gradient's are in E5M2."""
     policy, architecture = mp.POLICIES[name], name.split("_")[1].lower()
@@ -301,7 +207,6 @@ def test_fp8_operands_are_multiplied_scaled(name):
         wide_v = np.float32(v.detach().float().array)
         scale = kind.power_for(abs(wide_v).max())
         scaled[key] = kind.round(wide_v * scale, saturate=True), scale
-        assert (abs(scaled[key][0][scaled[key][0] != 0]) < kind.smallest_normal).any()
 
     def product(a, b, turn_a, turn_b, kinds):
         (va, sa), (vb, sb) = scaled[a], scaled[b]
@@ -320,44 +225,3 @@ def test_sums_on_hopper_stall_and_are_promoted():
         assert ops.matmul(ones, ones.T).item() == 2**14
     with mp.use(mp.FP8_HOPPER):
         assert ops.matmul(ones, ones.T).item() == 2**16
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"tensor_core": "pascal"},
-        {"tensor_core": "volta", "operands": ("e4m3", "e5m2")},
-        {"tensor_core": "hopper", "operands": ("mxfp8", "mxfp8")},
-        {"tensor_core": "hopper", "promote": 40},
-        {"tensor_core": 3},
-        {"promote": True},
-    ],
-    ids=str,
-)
-def test_wrong_studies(wrong):
-    with pytest.raises(ValueError, match=r"^(study|tensor_core): expected "):
-        mp.study.change(mp.MIXED, **wrong)
-
-
-def test_only_in_the_ops_that_it_names():
-    only = mp.study.change(mp.FP16_VOLTA, name="only", only=("matmul",))
-    x, w = mp.MIXED.cast(mp.randn(40, 500)), mp.MIXED.cast(mp.randn(30, 500))
-    with mp.use(only):
-        linear, product = ops.linear(x, w), ops.matmul(x, w.T)
-    with mp.use(mp.MIXED):
-        np.testing.assert_array_equal(linear.array, ops.linear(x, w).array)
-    np.testing.assert_array_equal(product.array, tensor_core(x.array, w.array.T, None, "volta").astype("f2"))
-
-
-def test_training_under_it():
-    job = Job("cpu", policy=mp.FP8_HOPPER, scale=1.0)
-    with mp.use(mp.FP8_HOPPER):
-        losses = [job.step(*job.batch())[0].item() for _ in range(8)]
-    assert losses[-1] < 0.6 * losses[0]
-
-
-def test_the_ledger_names_the_sums():
-    layer, x = mp.FP16_HOPPER.cast(nn.Linear(64, 3)), mp.MIXED.cast(mp.randn(2, 64))
-    with mp.audit() as a, mp.use(mp.FP16_HOPPER):
-        layer(x).float().sum().backward()
-    assert all(row.accumulated.startswith("float32 of hopper") for row in a.ledger.filter(kind="DOT"))

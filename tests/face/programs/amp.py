@@ -52,4 +52,3 @@ for step in range(20):
     scaler.update()
     scheduler.step()
     losses.append(loss.item())
-print(f"loss {losses[-1]:.4f}, scale {scaler.get_scale()}")

@@ -1,6 +1,5 @@
 """An LSTM that guesses the next character of a rhyme; h0 is made anew for each piece."""
 
-import numpy as np
 import torch
 import torch.nn as nn
 from start import weights
@@ -47,4 +46,3 @@ for step in range(20):
     nn.utils.clip_grad_norm_(model.parameters(), 0.5)
     optimizer.step()
     losses.append(loss.item())
-print(f"loss {np.mean(losses[-5:]):.3f}, perplexity {np.exp(losses[-1]):.2f}")

@@ -1,7 +1,5 @@
 """A small convolutional network that reads digits."""
 
-import argparse
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -26,27 +24,22 @@ class Net(nn.Module):
         return F.log_softmax(self.fc2(F.relu(self.fc1(x))), dim=1)
 
 
-parser = argparse.ArgumentParser(description="digits")
-parser.add_argument("--batch-size", type=int, default=16)
-parser.add_argument("--lr", type=float, default=0.02)
-parser.add_argument("--momentum", type=float, default=0.9)
-parser.add_argument("--no-cuda", action="store_true", default=False)
-args = parser.parse_args([])
-use_cuda = not args.no_cuda and torch.cuda.is_available()
+no_cuda = False
+use_cuda = not no_cuda and torch.cuda.is_available()
 device = torch.device("cuda" if use_cuda else "cpu")
 kwargs = {"num_workers": 1, "pin_memory": True} if use_cuda else {}
 torch.manual_seed(1)
 
 x, y = images(320)
 train_set = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
-train_loader = DataLoader(train_set, batch_size=args.batch_size, shuffle=False, **kwargs)
+train_loader = DataLoader(train_set, batch_size=16, shuffle=False, **kwargs)
 model = Net().to(device)
 model.load_state_dict(weights(model, torch.from_numpy))
-optimizer = optim.SGD(model.parameters(), lr=args.lr, momentum=args.momentum)
+optimizer = optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 
 losses = []
 model.train()
-for batch_idx, (data, target) in enumerate(train_loader):
+for data, target in train_loader:
     data, target = data.to(device), target.to(device)
     optimizer.zero_grad()
     output = model(data)
@@ -54,8 +47,6 @@ for batch_idx, (data, target) in enumerate(train_loader):
     loss.backward()
     optimizer.step()
     losses.append(loss.item())
-    if batch_idx % 10 == 0:
-        print("step {} [{}/{}]\tloss {:.6f}".format(batch_idx, batch_idx * len(data), len(train_set), loss.item()))
 
 model.eval()
 correct = 0

@@ -10,15 +10,6 @@ nz, ngf, ndf = 8, 8, 8
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def weights_init(m):
-    classname = m.__class__.__name__
-    if classname.find("Conv") != -1:
-        m.weight.data.normal_(0.0, 0.02)
-    elif classname.find("BatchNorm") != -1:
-        m.weight.data.normal_(1.0, 0.02)
-        m.bias.data.fill_(0)
-
-
 netG = nn.Sequential(
     nn.ConvTranspose2d(nz, ngf * 2, 4, 1, 0, bias=False),
     nn.BatchNorm2d(ngf * 2),
@@ -38,8 +29,8 @@ netD = nn.Sequential(
     nn.Conv2d(ndf * 2, 1, 4, 1, 0, bias=False),
     nn.Sigmoid(),
 ).to(device)
-netG.apply(weights_init)
-netD.apply(weights_init)
+for net in (netG, netD):
+    net.apply(lambda m: m.weight.data.normal_(0.0, 0.02) if m.__class__.__name__.find("Conv") != -1 else None)
 netG.load_state_dict(weights(netG, torch.from_numpy, 1))
 netD.load_state_dict(weights(netD, torch.from_numpy, 2))
 criterion = nn.BCELoss()
@@ -67,5 +58,3 @@ for i in range(20):
     errG.backward()
     optimizerG.step()
     losses.append(errD.item() + errG.item())
-    if i % 10 == 0:
-        print("[%d/%d] Loss_D: %.4f Loss_G: %.4f" % (i, 20, errD.item(), errG.item()))

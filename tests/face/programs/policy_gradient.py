@@ -16,8 +16,7 @@ class Policy(nn.Module):
         super(Policy, self).__init__()
         self.affine1 = nn.Linear(7, 16)
         self.affine2 = nn.Linear(16, 2)
-        self.saved_log_probs = []
-        self.rewards = []
+        self.saved_log_probs, self.rewards = [], []
 
     def forward(self, x):
         return F.softmax(self.affine2(F.relu(self.affine1(x))), dim=1)
@@ -43,8 +42,7 @@ def finish_episode(gamma=0.9):
     policy_loss = torch.cat(policy_loss).sum()
     policy_loss.backward()
     optimizer.step()
-    del policy.rewards[:]
-    del policy.saved_log_probs[:]
+    del policy.rewards[:], policy.saved_log_probs[:]
     return policy_loss.item()
 
 
@@ -60,4 +58,3 @@ for episode in range(20):
         if place in (0, 6):
             break
     losses.append(finish_episode())
-print("last loss: {:.4f}".format(losses[-1]))

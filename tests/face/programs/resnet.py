@@ -3,7 +3,6 @@
 import io
 
 import torch
-import torch.backends.cudnn as cudnn
 import torch.nn as nn
 import torch.nn.functional as F
 import torch.optim as optim
@@ -19,9 +18,8 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(planes)
         self.shortcut = nn.Sequential()
         if stride != 1 or in_planes != planes:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(in_planes, planes, kernel_size=1, stride=stride, bias=False), nn.BatchNorm2d(planes)
-            )
+            conv = nn.Conv2d(in_planes, planes, kernel_size=1, stride=stride, bias=False)
+            self.shortcut = nn.Sequential(conv, nn.BatchNorm2d(planes))
 
     def forward(self, x):
         out = F.relu(self.bn1(self.conv1(x)))
@@ -50,7 +48,7 @@ net = ResNet().to(device)
 net.load_state_dict(weights(net, torch.from_numpy))
 if device == "cuda":
     net = torch.nn.DataParallel(net)
-    cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = True
 criterion = nn.CrossEntropyLoss()
 optimizer = optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
 scheduler = optim.lr_scheduler.MultiStepLR(optimizer, milestones=[8, 15], gamma=0.2)
@@ -70,7 +68,6 @@ for epoch in range(20):
     _, predicted = outputs.max(1)
     total += targets.size(0)
     correct += predicted.eq(targets).sum().item()
-print("Loss: %.3f | Acc: %.3f%% (%d/%d)" % (sum(losses) / 20, 100.0 * correct / total, correct, total))
 file = io.BytesIO()
 torch.save({"net": net.state_dict(), "acc": correct / total, "epoch": epoch}, file)
 file.seek(0)

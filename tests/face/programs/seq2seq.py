@@ -36,12 +36,12 @@ class Decoder(nn.Module):
 
 
 class Seq2Seq(nn.Module):
-    def __init__(self, encoder, decoder, device):
+    def __init__(self, encoder, decoder):
         super().__init__()
-        self.encoder, self.decoder, self.device = encoder, decoder, device
+        self.encoder, self.decoder = encoder, decoder
 
     def forward(self, src, trg):
-        outputs = [torch.zeros(trg.shape[1], VOCAB).to(self.device)]
+        outputs = [torch.zeros(trg.shape[1], VOCAB).to(device)]
         hidden = context = self.encoder(src)
         for t in range(1, trg.shape[0]):
             output, hidden = self.decoder(trg[t - 1], hidden, context)
@@ -49,7 +49,7 @@ class Seq2Seq(nn.Module):
         return torch.stack(outputs)
 
 
-model = Seq2Seq(Encoder(), Decoder(), device).to(device)
+model = Seq2Seq(Encoder(), Decoder()).to(device)
 model.load_state_dict(weights(model, torch.from_numpy))
 optimizer = optim.Adam(model.parameters(), lr=0.01)
 criterion = nn.CrossEntropyLoss(ignore_index=SOS)
@@ -65,4 +65,3 @@ for i in range(20):
     torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1)
     optimizer.step()
     losses.append(loss.item())
-print(f"\tTrain loss: {losses[-1]:.3f} | PPL: {np.exp(losses[-1]):7.3f}")

@@ -6,29 +6,21 @@ import torch.nn.functional as F
 from start import images, weights
 
 
-class DoubleConv(nn.Module):
-    def __init__(self, in_channels, out_channels):
-        super().__init__()
-        self.double_conv = nn.Sequential(
-            nn.Conv2d(in_channels, out_channels, kernel_size=3, padding=1, bias=False),
-            nn.BatchNorm2d(out_channels),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(out_channels, out_channels, kernel_size=3, padding=1, bias=False),
-            nn.BatchNorm2d(out_channels),
-            nn.ReLU(inplace=True),
-        )
-
-    def forward(self, x):
-        return self.double_conv(x)
+def double_conv(in_channels, out_channels):
+    layers = []
+    for channels in (in_channels, out_channels):
+        layers += [nn.Conv2d(channels, out_channels, kernel_size=3, padding=1, bias=False)]
+        layers += [nn.BatchNorm2d(out_channels), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers)
 
 
 class UNet(nn.Module):
     def __init__(self):
         super().__init__()
-        self.inc = DoubleConv(1, 8)
-        self.down = nn.Sequential(nn.MaxPool2d(2), DoubleConv(8, 16))
+        self.inc = double_conv(1, 8)
+        self.down = nn.Sequential(nn.MaxPool2d(2), double_conv(8, 16))
         self.up = nn.ConvTranspose2d(16, 8, kernel_size=2, stride=2)
-        self.conv = DoubleConv(16, 8)
+        self.conv = double_conv(16, 8)
         self.outc = nn.Conv2d(8, 1, kernel_size=1)
 
     def forward(self, x):
@@ -63,4 +55,3 @@ for step in range(20):
     torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
     optimizer.step()
     losses.append(loss.item())
-print("dice:", 1 - dice_loss(net(x[:4]), masks[:4]).item())

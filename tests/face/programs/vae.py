@@ -58,4 +58,3 @@ for step in range(20):
     loss.backward()
     optimizer.step()
     losses.append(loss.data.item() / len(batch))
-print("====> average loss: %.4f" % (sum(losses) / len(losses)))

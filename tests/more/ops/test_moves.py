@@ -1,46 +1,40 @@
-"""moves, find and sample: against NumPy and PyTorch."""
+"""What moves, finds and samples elements: against NumPy and PyTorch."""
+
+import operator
+import re
 
 import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import check, distinct, host, randn
+from oracle import distinct, host, randn, shared
 from tinymp import ops
 
 torch = pytest.importorskip("torch")
 
-MOVES = [
-    (lambda o, x: o.narrow(x, 1, -4, 2)),
-    (lambda o, x: o.roll(x, (1, -2), (0, 1))),
-    (lambda o, x: o.roll(x, 3)),
-    (lambda o, x: o.movedim(x, (0, 2), (2, 1))),
-    (lambda o, x: o.swapaxes(x, 0, -1)),
-    (lambda o, x: o.broadcast_to(x, (2, 3, 4, 5))),
-    (lambda o, x: o.unflatten(x, 1, (2, -1))),
-    (lambda o, x: o.hstack([x, x])),
-    (lambda o, x: o.vstack([x, x])),
-    (lambda o, x: o.tile(x, (2, 1))),
-    (lambda o, x: o.repeat_interleave(x, 2, 1)),
-    (lambda o, x: o.repeat_interleave(x, 2)),
-    (lambda o, x: o.diagonal(x, 1, 2, 0)),
-    (lambda o, x: o.diag(x[0], -1)),
-    (lambda o, x: o.diag(x[0, 0], 2)),
-    (lambda o, x: o.diag(x[0, 0], -1)),
-    (lambda o, x: o.masked_select(x, x > 0)),
-    (lambda o, x: o.meshgrid(x[0, 0], x[1, :, 0], indexing="xy")[0]),
-    (lambda o, x: o.take_along_dim(x, x.argsort(1), 1)),
-    (lambda o, x: o.take_along_dim(x, x.argsort(1) - x.shape[1], 1)),
-]
+MOVES = """
+o.narrow(x, 1, -4, 2) | o.roll(x, (1, -2), (0, 1)) | o.roll(x, 3) | o.movedim(x, (0, 2), (2, 1)) | o.swapaxes(x, 0, 2)
+o.broadcast_to(x, (2, 3, 4, 5)) | o.unflatten(x, 1, (2, -1)) | o.hstack([x, x]) | o.vstack([x, x]) | o.tile(x, (2,))
+o.repeat_interleave(x, 2, 1) | o.repeat_interleave(x, 2) | o.diagonal(x, 1, 2, 0) | o.diag(x[0], -1)
+o.diag(x[0, 0], 2) | o.masked_select(x, x > 0) | o.meshgrid(x[0, 0], x[1, :, 0], indexing="xy")[0]
+o.take_along_dim(x, x.argsort(1), 1) | o.repeat_interleave(x, counts, 0)
+o.take_along_dim(x, x.argsort(1) - x.shape[1], 1) | x.view(4, -1) | x.transpose(1, 2).contiguous()
+x.repeat(2, 1, 3, 1) | x.repeat((0, 2, 1)) | x.unbind(-1)[1] * 2 | o.tril(x, -1) | o.triu(x[0], 9) | o.tril(x[0, :0])
+x[0].T.contiguous().view(20)
+"""
 
 
-@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("move", [move.strip() for move in re.split(r" \| |\n", MOVES.strip())])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int64"])
 def test_moves_and_their_gradients_as_in_pytorch(move, dtype):
     values = (16 * distinct(3, 4, 5)).astype(dtype)
     x, t = mp.tensor(values), torch.tensor(values)
     if dtype != "int64":
         x.requires_grad_(), t.requires_grad_()
-    y, expected = move(ops, x), move(torch, t)
+    y, expected = (
+        eval(move, {"o": o, "x": v, "counts": make([2, 0, 1])})
+        for o, v, make in ((ops, x, mp.tensor), (torch, t, torch.tensor))
+    )
     assert host(y).tolist() == expected.tolist() and str(expected.dtype).endswith(str(y.dtype))
     if dtype != "int64":
         dy = np.round(4 * randn(*y.shape)).astype(dtype)  # whole numbers: their sums are exact
@@ -49,49 +43,43 @@ def test_moves_and_their_gradients_as_in_pytorch(move, dtype):
         assert host(x.grad).tolist() == t.grad.tolist()
 
 
-def test_moves_of_a_repeated_count():
-    x, counts = distinct(3, 2), [2, 0, 1]
-    check(lambda x: ops.repeat_interleave(x, mp.tensor(counts), 0), lambda x: np.repeat(x, counts, 0), x)
-    assert ops.repeat_interleave(mp.tensor(counts)).tolist() == [0, 0, 2]
+def test_a_view_shares_memory_or_raises():
+    x = mp.tensor(randn(3, 4))
+    for y in (x.view(2, 6), x.view((-1,)), x.T.view(4, 3), x[1:].view(8), x.contiguous()):
+        assert shared(y.array, x.array)
+    assert not shared(x.T.contiguous().array, x.array)
+    with pytest.raises(ValueError, match=r"no view of shape \(12,\); use reshape"):
+        x.T.view(12)
 
 
-def test_places_and_counts():
-    values = np.array([[0.0, -1, 2], [0, np.nan, 0]], "float32")
-    x, t = mp.tensor(values), torch.tensor(values)
-    assert ops.nonzero(x).tolist() == torch.nonzero(t).tolist()
-    assert [p.tolist() for p in ops.nonzero(x, as_tuple=True)] == [p.tolist() for p in torch.nonzero(t, as_tuple=True)]
-    assert ops.nonzero(mp.tensor(1.0)).shape == (1, 0)
-    assert ops.count_nonzero(x, 1).tolist() == torch.count_nonzero(t, 1).tolist()
-    assert ops.logical_xor(x, mp.ones(3)).tolist() == torch.logical_xor(t, torch.ones(3)).tolist()
-    i, w = np.array([1, 4, 1]), np.array([0.5, 0.25, 2], "float32")
-    assert ops.bincount(mp.tensor(i), minlength=7).tolist() == np.bincount(i, minlength=7).tolist()
-    assert ops.bincount(mp.tensor(i), mp.tensor(w)).tolist() == np.bincount(i, w).tolist()
-    assert ops.bincount(mp.tensor(i), mp.tensor(w).half()).dtype == "float64"
-    classes = mp.tensor(i)
-    assert ops.one_hot(classes, 6).tolist() == torch.nn.functional.one_hot(torch.tensor(i), 6).tolist()
-    assert ops.one_hot(classes).shape == (3, 5) and ops.one_hot(classes).dtype == "int64"
+def test_dtypes_of_pytorch_are_understood():
+    half = torch.float16
+    assert mp.tensor([1.0]).to(half).dtype == mp.tensor([1.0], dtype=half).dtype == ops.zeros(2, dtype=half).dtype
+    for target in (torch.float8_e5m2, complex):
+        with pytest.raises(TypeError, match=r"to: expected a device .* or a dtype \(one of float16, .*\), got"):
+            mp.tensor([1.0]).to(target)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "int64"])
-def test_unique(dtype):
-    x = np.array([[3, 1, 3], [1, 1, 2]], dtype)
-    for options in ({}, {"return_counts": True}, {"return_inverse": True, "return_counts": True, "dim": 1}):
-        y, expected = ops.unique(mp.tensor(x), **options), torch.unique(torch.tensor(x), **options)
-        for a, b in zip(*((v if isinstance(v, tuple) else (v,)) for v in (y, expected)), strict=True):
-            assert a.tolist() == b.tolist() and str(b.dtype).endswith(str(a.dtype))
+WITHOUT_GRADIENT = """
+o.nonzero(x) | o.nonzero(x, as_tuple=True) | o.nonzero(x[0, 1]) | o.count_nonzero(x, 1) | o.logical_xor(x, x[1])
+o.bincount(i, minlength=7) | o.bincount(i, weights=x[0]) | F.one_hot(i, 6) | F.one_hot(i) | o.unique(x)
+o.unique(x, return_counts=True) | o.unique(x, return_inverse=True, return_counts=True, dim=1) | o.isclose(x, y)
+o.isclose(x, y, rtol=1e-2) | o.isclose(x, y, atol=1e-2, equal_nan=True) | o.allclose(x, y) | o.allclose(i, i)
+o.equal(x[0, :2], x[0, :2]) | o.equal(x, y) | o.equal(x, x[0])
+"""
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_closeness(dtype):
-    values = (
-        np.array([1, 1.001, np.inf, -np.inf, np.nan, 60000, 0], dtype),
-        np.array([1.001, 1, np.inf, np.inf, np.nan, -60000, 1e-3], dtype),
-    )
-    ours, theirs = [mp.tensor(v) for v in values], [torch.tensor(v) for v in values]
-    for options in ({}, {"rtol": 1e-2}, {"atol": 1e-2, "equal_nan": True}):
-        assert ops.isclose(*ours, **options).tolist() == torch.isclose(*theirs, **options).tolist()
-        assert ops.allclose(*ours, **options) == torch.allclose(*theirs, **options)
-    assert ops.equal(ours[0][:4], ours[0][:4]) and not ops.equal(*ours) and not ops.equal(ours[0], ours[0][:2])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("call", [call for row in WITHOUT_GRADIENT.strip().split("\n") for call in row.split(" | ")])
+def test_what_has_no_gradient_is_as_in_pytorch(call, dtype):
+    x = np.array([[0.0, -1, 2], [np.inf, np.nan, 1]], dtype)
+    y, i = x + np.array([1e-3, -1e-2, 0], dtype), np.array([1, 4, 1])
+    found = []
+    for o, functions, make in ((ops, ops, mp.tensor), (torch, torch.nn.functional, torch.tensor)):
+        result = eval(call, {"o": o, "F": functions, "x": make(x), "y": make(y), "i": make(i)})
+        parts = result if isinstance(result, tuple) else (result,)
+        found.append([(part.tolist(), str(part.dtype)[-4:]) if hasattr(part, "dtype") else part for part in parts])
+    assert str(found[0]) == str(found[1])
 
 
 def test_samples_have_their_probabilities():
@@ -116,9 +104,56 @@ def test_samples_have_their_probabilities():
     assert ops.normal(0.0, 1.0, (2, 3)).shape == (2, 3)
 
 
-def test_samples_follow_the_seed():
-    for draw in (lambda: ops.bernoulli(mp.full((9,), 0.5)), lambda: ops.normal(0.0, 1.0, (9,))):
-        mp.manual_seed(3)
-        one = draw()
-        mp.manual_seed(3)
-        assert one.tolist() == draw().tolist()
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_moments(dtype):
+    """Within 6 standard errors of the mean and the second moment."""
+    mp.manual_seed(1)
+    n = 20_000
+    for made, mean, square, fourth in ((mp.rand, 1 / 2, 1 / 3, 1 / 5), (mp.randn, 0, 1, 3)):
+        y = made(n, dtype=dtype)
+        assert y.dtype == dtype and y.shape == (n,)
+        wide = y.numpy().astype("float64")
+        assert abs(wide.mean() - mean) < 6 * np.sqrt((square - mean**2) / n) + 2.0**-11
+        assert abs((wide**2).mean() - square) < 6 * np.sqrt((fourth - square**2) / n) + 2.0**-10
+        assert made is mp.randn or (wide.min() >= 0 and wide.max() < 1)
+
+
+# ---- comparisons are those of the exact values, in every dtype, and have no gradient ----
+
+ORDER = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+COMPARISONS = {"eq": np.equal, "ne": np.not_equal, **ORDER}
+LOGICAL = {"logical_and": np.logical_and, "logical_or": np.logical_or}
+TESTS = {"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite, "logical_not": np.logical_not}
+SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, 65504, 6e-8, -6e-8, 1.001, np.inf, -np.inf, np.nan], "float16")
+
+
+def agrees(y, expected):
+    assert y.dtype == bool and not y.requires_grad
+    np.testing.assert_array_equal(y.numpy(), expected, strict=True)
+
+
+@pytest.mark.parametrize("name", {**COMPARISONS, **LOGICAL, **TESTS})
+def test_special_values(name):
+    if name in TESTS:
+        agrees(getattr(ops, name)(mp.tensor(SPECIAL)), TESTS[name](SPECIAL))
+    else:
+        a, b = mp.tensor(SPECIAL[:, None], requires_grad=True), mp.tensor(SPECIAL)
+        agrees(getattr(ops, name)(a, b), {**COMPARISONS, **LOGICAL}[name](SPECIAL[:, None], SPECIAL))
+
+
+def test_numbers_are_rounded_like_the_tensor_that_they_meet_and_large_integers_are_exact():
+    for dtype in ("int64", "uint8", "bool"):
+        x = np.array([0, 1, 2, 200]).astype(dtype)
+        for name, oracle in COMPARISONS.items():
+            agrees(getattr(ops, name)(mp.tensor(x), 0.5), oracle(x, 0.5))
+    agrees(ops.eq(mp.tensor(np.array([0.1], np.float16)), 0.1), [True])
+    agrees(ops.gt(mp.tensor([0, 1, 2]), mp.tensor([0.5])), [False, True, True])
+    agrees(ops.eq(mp.tensor([2**53, 2**53 + 1]), 2**53), [True, False])
+
+
+@pytest.mark.parametrize("op", [ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge])
+@pytest.mark.parametrize(("dtype", "constant"), [("float16", 65520), ("float16", 10**30), ("float32", -1e300)])
+def test_a_constant_beyond_the_dtype_lies_between_its_largest_number_and_infinity(op, dtype, constant):
+    x = np.array([-np.inf, np.finfo(dtype).min, 0, np.finfo(dtype).max, np.inf, np.nan], dtype)
+    expected = getattr(operator, op.__name__)(x.astype("float64"), float(constant))
+    np.testing.assert_array_equal(op(mp.tensor(x), constant).numpy(), expected)
