@@ -33,8 +33,9 @@ def test_columns_and_their_sums_have_the_bits_of_the_definition(g, dtype):
     np.testing.assert_array_equal(device.get(), host)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 6])
-@pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1}, {"dilation": 2, "padding": (2, 1)}], ids=str)
+@pytest.mark.parametrize(
+    ("groups", "options"), [(1, {}), (2, {"stride": 2, "padding": 1}), (6, {"dilation": 2, "padding": (2, 1)})], ids=str
+)
 def test_convolutions(groups, options):
     x, b, sizes = randn(2, 6, 7, 5), randn(6), {"length": 60, "grad_length": 800}
     w = randn(6, 6 // groups, 3, 3)
@@ -49,6 +50,7 @@ def test_a_window_of_one_pixel_needs_no_columns(groups):
     for op in (ops.conv2d, ops.conv_transpose2d):
         before = len(launches() or ())
         check_both_ways(lambda x, w, b, op=op: op(x, w, b, groups=groups), x, randn(6, 6 // groups, 1, 1), b, **sizes)
-        assert not {"images_to_columns", "columns_to_images"} & set((launches() or ())[before:])
+        ours = "images_to_columns", "columns_to_images", "correlate", "weight_gradient"
+        assert not [name for name in (launches() or ())[before:] if name.startswith(ours)]
     shifted = conv.Geometry((1, 1), pads=((1, -1), (0, 0)))
     assert not one_pixel(shifted, (4, 5)) and shifted.output(4, 5) == (4, 5)

@@ -12,11 +12,6 @@ from tinymp.gpu import row_sums
 KERNELS, GPU = {"add_rows"}, mp.backend.gpu
 
 
-@pytest.fixture(autouse=True)
-def _gpu(gpu):
-    pass
-
-
 def expected(n_rows, index, rows):
     total = np.zeros((n_rows, *rows.shape[1:]))
     np.add.at(total, index, rows.astype("f8"))
@@ -33,7 +28,7 @@ INDICES = {
 }
 
 
-@pytest.mark.parametrize("width", [(), (1,), (3,), (8,), (2, 4), (20,), (24,)])
+@pytest.mark.parametrize("width", [(), (3,), (2, 4), (20,)])
 @pytest.mark.parametrize("name", INDICES)
 def test_sum_rows(name, width):
     n_rows, index = INDICES[name]
@@ -61,13 +56,6 @@ def test_indices_that_do_not_exist_are_left_out():
     np.testing.assert_array_equal(total, [[7], [0], [4]])
 
 
-def test_sums_repeat_bit_for_bit():
-    index, rows = rng(0).integers(0, 3, 500), randn(500, 9).astype("float32")
-    first, second = (GPU.scatter_add_rows(3, on_device(index), on_device(rows)).get() for _ in range(2))
-    np.testing.assert_array_equal(first, second)
-    np.testing.assert_allclose(first, expected(3, index, rows), atol=500 * 2.0**-24 * 30)
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_other_dtypes_are_left_to_the_definition(gpu, dtype):
     """Gradient checks take FP64, and a study of FP16 accumulators rounds every addition: 3 000 ones are 2048 then."""
@@ -76,30 +64,14 @@ def test_other_dtypes_are_left_to_the_definition(gpu, dtype):
     assert gpu.scatter_add_rows(2, index, rows).get().tolist() == [[2048 if dtype == "float16" else 3000], [0]]
 
 
-# --------------------------------------------------------------------------------------------------------------- ops
-
-
-@pytest.mark.parametrize("index", [np.array(2), np.array([0, 3, 3, 3, 6]), np.array([[1, 2, 1], [6, 0, 1]])])
-@pytest.mark.parametrize("padding", [None, 3])
-@pytest.mark.parametrize("width", [4, 8])
-def test_embedding(index, padding, width):
-    check_both_ways(
-        lambda w, i: ops.embedding(i, w, padding_idx=padding),
-        randn(7, width),
-        index,
-        kernels=KERNELS,
-        grad_length=index.size,
-    )
-
-
-def test_embedding_of_nothing():
-    check_both_ways(lambda w, i: ops.embedding(i, w), randn(7, 4), np.empty((0, 2), int))
-
-
-def test_embedding_adds_up_in_fp32_and_rounds_once():
-    w = mp.Tensor(on_device(np.zeros((2, 1), "float16"))).requires_grad_()
-    ops.embedding(mp.Tensor(on_device(np.ones(3000, int))), w).backward(on_device(np.ones((3000, 1), "float16")))
-    assert w.grad.tolist() == [[0], [3000]]
+@pytest.mark.parametrize(
+    ("index", "padding"),
+    [(np.array(2), None), (np.array([0, 3, 3, 3, 6]), 3), (np.array([[1, 2, 1], [6, 0, 1]]), None)],
+)
+def test_embedding(index, padding):
+    op = lambda w, i: ops.embedding(i, w, padding_idx=padding)  # noqa: E731
+    check_both_ways(op, randn(7, 8), index, kernels=KERNELS, grad_length=index.size)
+    check_both_ways(op, randn(7, 4), np.empty((0, 2), int))
 
 
 def test_other_lookups():
@@ -107,17 +79,6 @@ def test_other_lookups():
     check_both_ways(lambda x, i: ops.gather(x, 0, i), randn(3, 4), place, kernels=KERNELS, grad_length=8)
     check_both_ways(lambda x, i: ops.index_select(x, 1, i), randn(3, 4), place[0], kernels=KERNELS, grad_length=8)
     check_both_ways(lambda x, i: x[i], randn(3, 4, 2), place, kernels=KERNELS, grad_length=8)
-
-
-def test_nothing_waits_for_the_device():
-    import cupy
-
-    if not hasattr(cupy, "no_synchronisation"):
-        pytest.skip("only the stand-in knows")
-    w, index = mp.Tensor(on_device(randn(7, 4).astype("float16"))).requires_grad_(), on_device(np.arange(6))
-    dy = on_device(randn(6, 4).astype("float16"))
-    with cupy.no_synchronisation():
-        ops.embedding(mp.Tensor(index), w, padding_idx=1).backward(dy)
 
 
 @pytest.mark.parametrize("width", [1, 8])

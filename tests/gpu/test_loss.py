@@ -24,11 +24,6 @@ ROWS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _gpu(gpu):
-    pass
-
-
 def labels(shape, ignored=-100):
     """Labels for logits of this shape; some rows, but not the first, are ignored."""
     axis = min(1, len(shape) - 1)
@@ -61,34 +56,29 @@ def check_rows(x, target, reduction, weighted=False, op=ops.cross_entropy, **opt
     )
 
 
-@pytest.mark.parametrize(("reduction", "smoothing", "weighted"), HOW)
-@pytest.mark.parametrize("shape", ROWS)
-def test_cross_entropy(shape, reduction, smoothing, weighted):
-    x = 2 * randn(*shape)
-    check_rows(x, labels(shape), reduction, weighted, label_smoothing=smoothing)
+@pytest.mark.parametrize(("shape", "how"), [(shape, HOW[(i + j) % 5]) for i, shape in enumerate(ROWS) for j in (0, 2)])
+def test_cross_entropy(shape, how):
+    reduction, smoothing, weighted = how
+    check_rows(2 * randn(*shape), labels(shape), reduction, weighted, label_smoothing=smoothing)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "uint8"])
-@pytest.mark.parametrize("ignored", [1, 200])
+@pytest.mark.parametrize(("dtype", "ignored"), [("int32", 1), ("uint8", 200)])
 def test_labels_of_other_integers(dtype, ignored):
     target = labels((20, 7), ignored).astype(dtype)
     check_rows(randn(20, 7), target, "mean", ignore_index=ignored)
 
 
-@pytest.mark.parametrize("order", [(1, 2, 3, 0), (0, 2, 3, 1), (3, 1, 0, 2)])
-@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize(
+    ("order", "reduction"), [((1, 2, 3, 0), "none"), ((0, 2, 3, 1), "mean"), ((3, 1, 0, 2), "none")]
+)
 def test_memory_orders(order, reduction):
-    """Rows are counted in the order of memory, labels and gradients in their own."""
+    """Rows are counted in the order of memory, labels and gradients in their own; logits may begin anywhere."""
     x = np.ascontiguousarray(randn(3, 10, 2, 5).transpose(order)).transpose(np.argsort(order))
-    assert not x.flags.c_contiguous
     check_rows(x, labels(x.shape), reduction, weighted=True)
-
-
-@pytest.mark.parametrize("rows", [slice(1, None), slice(None, None, 2)])
-def test_views(rows):
-    """Logits that begin between two multiples of 16 bytes, and logits with gaps."""
-    x = randn(7, 45)
-    check_rows(x, labels(x[rows].shape), "mean", op=lambda x, *a, **k: ops.cross_entropy(x[rows], *a, **k))
+    for rows in (slice(1, None), slice(None, None, 2)):
+        x = randn(7, 45)
+        op = lambda x, *a, rows=rows, **k: ops.cross_entropy(x[rows], *a, **k)  # noqa: E731
+        check_rows(x, labels(x[rows].shape), "mean", op=op)
 
 
 def results(x, target, dtype, **options):
@@ -102,9 +92,10 @@ def results(x, target, dtype, **options):
     return found
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.5])
-@pytest.mark.parametrize("shape", [(1, 9), (1, 700), (1, 9, 1, 2)])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "smoothing"),
+    [((1, 9), "float16", 0.0), ((1, 9), "float32", 0.5), ((1, 700), "float16", 0.5), ((1, 9, 1, 2), "float32", 0.0)],
+)
 def test_infinities_and_nan(dtype, shape, smoothing):
     """They come out in the same places; a class of -inf has no part in its row."""
     rows = [
@@ -143,33 +134,13 @@ def test_a_class_that_does_not_exist_is_nan(bad, gpu):
     np.testing.assert_array_equal(np.isnan(gpu.to_numpy(x.grad_array)).any(1), [False, True, False, False])
 
 
-def test_an_ignored_row_counts_nothing_whatever_it_holds():
-    for loss, dx in results(np.array([[1, 2], [np.nan, np.inf]]), np.array([1, -100]), "float16"):
-        assert np.isfinite(loss) and dx[0].any() and not dx[1].any()
-
-
-def test_all_rows_ignored():
-    x, target = randn(3, 4), np.full(3, -100)
+@pytest.mark.parametrize(
+    ("x", "target"),
+    [(randn(3, 4), [-100] * 3), (np.empty((0, 3)), []), (np.array([[1, 2], [np.nan, np.inf]]), [1, -100])],
+)
+def test_rows_that_are_ignored_whatever_they_hold(x, target):
     for reduction in ("mean", "sum"):
-        (loss, dx), (fast_loss, fast_dx) = results(x, target, "float16", reduction=reduction)
-        np.testing.assert_array_equal(fast_loss, loss)  # nan for a mean over nothing
-        np.testing.assert_array_equal(fast_dx, dx)
-
-
-def test_no_rows():
-    x = mp.Tensor(on_device(np.empty((0, 3), "float16"))).requires_grad_()
-    loss = ops.cross_entropy(x, mp.Tensor(on_device(np.empty(0, "int64"))), reduction="sum")
-    loss.backward()
-    assert loss.item() == 0 and x.grad.shape == (0, 3)
-
-
-def test_nothing_waits_for_the_device(gpu):
-    import cupy
-
-    if not hasattr(cupy, "no_synchronisation"):
-        pytest.skip("only the stand-in knows")
-    x = mp.Tensor(on_device(randn(4, 5).astype("float16"))).requires_grad_()
-    target, w = mp.Tensor(on_device(np.arange(4))), mp.Tensor(on_device(np.ones(5, "float16")))
-    with cupy.no_synchronisation():
-        ops.cross_entropy(x, target, w, label_smoothing=0.1).backward()
-        ops.nll_loss(x, target, w).backward()
+        (loss, dx), (fast, fast_dx) = results(x, np.array(target, int), "float16", reduction=reduction)
+        np.testing.assert_allclose(fast, loss, rtol=1e-6)  # nan for a mean over nothing
+        np.testing.assert_allclose(fast_dx, dx, rtol=2e-3)
+        assert not np.isfinite(x).all() or not dx[np.array(target, int) < 0].any()

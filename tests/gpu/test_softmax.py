@@ -13,17 +13,12 @@ ROWS = [(7,), (1, 1), (3, 5), (33, 9), (2, 3, 64), (2, 255), (2, 1025), (1, 8200
 
 
 @pytest.mark.parametrize("shape", ROWS)
-def test_softmax_of_rows(shape):
-    n, kernels = shape[-1], {"softmax_forward", "softmax_backward"}
-    sizes = {"length": 12 + n, "grad_length": 40 + 4 * n, "inherited": 8}
-    check_both_ways(lambda x: ops.softmax(x, -1), 3 * randn(*shape), kernels=kernels, **sizes)
-
-
-@pytest.mark.parametrize("shape", ROWS)
-def test_log_softmax_of_rows(shape):
-    n, kernels = shape[-1], {"log_softmax_forward", "log_softmax_backward"}
-    sizes = {"length": 30 + n, "grad_length": 60 + 4 * n, "inherited": 8, "magnitude": 12}
-    check_both_ways(lambda x: ops.log_softmax(x, -1), 3 * randn(*shape), kernels=kernels, **sizes)
+@pytest.mark.parametrize("op", [ops.softmax, ops.log_softmax])
+def test_rows(op, shape):
+    n, kernels = shape[-1], {f"{op.__name__}_{phase}" for phase in ("forward", "backward")}
+    sizes = {"length": 30 + n, "grad_length": 60 + 4 * n, "inherited": 8}
+    sizes["magnitude"] = 12 if op is ops.log_softmax else None
+    check_both_ways(lambda x: op(x, -1), 3 * randn(*shape), kernels=kernels, **sizes)
 
 
 @pytest.mark.parametrize("op", [ops.softmax, ops.log_softmax])
