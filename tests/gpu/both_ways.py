@@ -103,9 +103,9 @@ def check_both_ways(
 
     inputs: float64 arrays become Tensors of each dtype that require a gradient; other arrays plain Tensors. float32
     arrays stay FP32 beside FP16 (batch norm's weights). chwn: 4-d inputs lie in memory as C, H, W, N. kernels: names
-    that must have been launched; then nothing may wait for the device. inherited: further storage roundings that the gradients saw (a saved FP16 y),
-    relative to max |g|. mixed: in the first dtype, also combine the fast forward with the definition's backward, and
-    the reverse.
+    that must have been launched; then nothing may wait for the device. inherited: further storage roundings that the
+    gradients saw (a saved FP16 y), relative to max |g|. mixed: in the first dtype, also combine the fast forward with
+    the definition's backward, and the reverse.
     """
     for dtype in dtypes:
         arrays = [np.asarray(x) for x in inputs]
@@ -118,7 +118,13 @@ def check_both_ways(
             names = launches()
             before = len(names) if names is not None else 0
             with fast_only(forward, backward), nullcontext() if forward and backward else once():
-                device = _run(op, [_on_device(a, gradient) for a in arrays], gradient, seed, waits=not kernels)
+                device = _run(
+                    op,
+                    [_on_device(a, gradient) for a in arrays],
+                    gradient,
+                    seed,
+                    waits=not (kernels and forward and backward),
+                )
             if names is not None and forward and backward:
                 missing = set(kernels) - set(names[before:])
                 assert not missing, f"{dtype}: kernels {missing} were not launched, only {set(names[before:])}"

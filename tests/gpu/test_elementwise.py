@@ -1,7 +1,7 @@
 """Kernels made of definitions have the bits of the definitions run operation by operation on the same device."""
 
 import math
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -25,14 +25,10 @@ UNARY |= {name: getattr(ops, name) for name in RECTIFIERS}
 UNARY |= {
     "gelu, tanh": lambda x: ops.gelu(x, "tanh"),
     "leaky_relu": lambda x: ops.leaky_relu(x, 0.3),
-    "leaky_relu, slope 2": lambda x: ops.leaky_relu(x, 2.0),
     "clamp": lambda x: ops.clamp(x, -1.5, 2),
-    "clamp, one bound": lambda x: ops.clamp(x, max=0.25),
     "x + 3": lambda x: x + 3,
-    "3 - x": lambda x: 3 - x,
     "x - 0.1 of it": lambda x: ops.sub(x, 2.0, alpha=0.1),
     "0.1 x": lambda x: 0.1 * x,
-    "x / 3": lambda x: x / 3,
     "3 / x": lambda x: 3 / x,
     "x^2.5": lambda x: x**2.5,
     "1.5^x": lambda x: ops.pow(1.5, x),
@@ -45,14 +41,9 @@ BINARY = {name: getattr(ops, name) for name in OF_TWO}
 BINARY |= {
     "add, alpha": lambda x, y: ops.add(x, y, alpha=0.3),
     "where": lambda x, y: ops.where(x > 0, x, y),
-    "clamp": lambda x, y: ops.clamp(x, min=y),
     "clamp, two": lambda x, y: ops.clamp(x, y, x),
     "used twice": lambda x, y: x * y + x,
-    "bce with logits": lambda x, y: ops.binary_cross_entropy_with_logits(x, y, reduction="none"),
-    "bce with logits, pos_weight": lambda x, y: ops.binary_cross_entropy_with_logits(
-        x, y, reduction="none", pos_weight=y.detach()
-    ),
-    "mse_loss": lambda x, y: ops.mse_loss(x, y, reduction="none"),
+    "bce with logits": lambda x, y: ops.binary_cross_entropy_with_logits(x, y, reduction="none", pos_weight=y.detach()),
     "mse_loss, weight": lambda x, y: ops.mse_loss(x, y, reduction="none", weight=y.detach()),
     "l1_loss": lambda x, y: ops.l1_loss(x, y, reduction="none"),
     "huber_loss": lambda x, y: ops.huber_loss(x, y, reduction="none", delta=0.3),
@@ -79,9 +70,8 @@ def run(op, arrays):
     y = op(*tensors)
     counts.append(len(launches() or ()))
     if y.requires_grad:
-        y.backward(
-            mp.Tensor(mp.backend.gpu.asarray(DY[np.arange(y.numel()) % DY.size].reshape(y.shape).astype(y.dtype)))
-        )
+        dy = DY[np.arange(y.numel()) % DY.size].reshape(y.shape).astype(y.dtype)
+        y.backward(mp.Tensor(mp.backend.gpu.asarray(dy)))
         counts.append(len(launches() or ()))
     idle = {phase for phase, a, b in zip(("forward", "backward"), counts, counts[1:]) if a == b}
     return [y.numpy(), *[x.grad.numpy() for x in tensors if x.grad is not None]], idle
@@ -139,11 +129,6 @@ def test_of_two(name):
 # -------------------------------------------------------------------------------------------------------- memory orders
 
 
-def chwn(x):
-    """x (N, C, H, W) as it lies behind a convolution."""
-    return np.ascontiguousarray(x.transpose(1, 2, 3, 0)).transpose(3, 0, 1, 2)
-
-
 SHAPES = {
     "flat": ((3, 5, 7), (3, 5, 7)),
     "rows of 8": ((6, 16), (16,)),
@@ -163,6 +148,12 @@ def test_broadcast(shapes):
     x, y = (np.asarray(rng.standard_normal(shape), np.float16) for shape in shapes)
     check(ops.mul, x, y)
     check(ops.add, y, x)
+
+
+def test_integers_wrap_around():
+    x = np.array([2**63 - 1, -(2**63), 5], np.int64)
+    check(ops.add, x, x)
+    check(ops.mul, x, x)
 
 
 def views(x):
@@ -190,11 +181,6 @@ def test_every_order_beside_every_other():
                 np.testing.assert_array_equal(z.numpy(), expected.astype(np.float16), err_msg=f"{one}, {other}")
                 if one == "images last" and other != "backwards":  # which is left to CuPy
                     assert z.array.strides == a.strides
-
-
-def test_both_orders_of_threads():
-    x = mp.Tensor(mp.backend.gpu.asarray(HALVES[:5000].astype(np.float16)))
-    assert np.array_equal(ops.relu(x).numpy(), np.where(x.numpy() <= 0, 0, x.numpy()), equal_nan=True)
 
 
 # ------------------------------------------------------------------------------------------------ how often it compiles
@@ -226,68 +212,46 @@ def test_a_step_on_other_numbers_traces_nothing():
     assert y.numpy()[1] == 2.0**-24
 
 
-def test_an_observer_hears_the_definition():
+def test_an_observer_and_stochastic_rounding_get_the_definition():
     class Rounded(mp.Observer):
         seen = 0
 
         def rounded(self, x, y):
             self.seen += 1
 
-    x = mp.Tensor(mp.backend.gpu.asarray(HALVES))
+    x = mp.Tensor(mp.backend.gpu.asarray(HALVES[::100]))
     with once():
         fast = ops.sigmoid(x).numpy()
         with mp.observe(observer := Rounded()):
-            heard = ops.sigmoid(x).numpy()
+            same([fast], [ops.sigmoid(x).numpy()])
+        drawn = []
+        with mp.use(mp.STOCHASTIC_ROUNDING):
+            for way in (nullcontext, operation_by_operation):
+                mp.manual_seed(3)
+                with way():
+                    drawn.append(ops.sigmoid(x).numpy())
     assert observer.seen == 1
-    same([fast], [heard])
+    same(drawn[:1], drawn[1:])
 
 
-def test_stochastic_rounding_is_not_fused():
-    x = mp.Tensor(mp.backend.gpu.asarray(HALVES[:512]))
-    with once(), mp.use(mp.STOCHASTIC_ROUNDING):
-        mp.manual_seed(3)
-        one = ops.sigmoid(x).numpy()
-        with operation_by_operation():
-            mp.manual_seed(3)
-            same([one], [ops.sigmoid(x).numpy()])
+NOT_OF_ONE_ELEMENT = [
+    *(lambda x: x if x > 0 else -x, lambda x: x.sum(), lambda x: np.cumsum(x), lambda x: x[0]),
+    *(lambda x: np.float16(1) * x, lambda x: [float(v) for v in x]),  # the first computes in FP16
+    *(lambda x: SYMBOLS.reduce(x, 0, "sum"), lambda x: np.add.reduce(x)),
+]
 
 
-# --------------------------------------------------------------------------------------------------- what is not traced
-
-
-@pytest.mark.parametrize(
-    "f",
-    [
-        lambda x: x if x > 0 else -x,
-        lambda x: x.sum(),
-        lambda x: np.cumsum(x),
-        lambda x: x[0],
-        lambda x: np.float16(1) * x,  # computes in FP16
-        lambda x: [float(v) for v in x],
-        lambda x: SYMBOLS.reduce(x, 0, "sum"),
-        lambda x: np.add.reduce(x),
-    ],
-)
-def test_what_is_no_function_of_one_element(f):
-    import cupy
-
-    assert elementwise.plan_of(f, (cupy.zeros(4, "float16"),), {}) is None
-
-
-def test_a_mistake_in_a_definition_is_not_hidden():
+@pytest.mark.parametrize("f", NOT_OF_ONE_ELEMENT)
+def test_what_is_not_traced(f):
     import cupy
 
     def wrong(x):
         raise NameError("a mistake")
 
-    with pytest.raises(NameError, match="a mistake"):
-        elementwise.plan_of(wrong, (cupy.zeros(4, "float16"),), {})
-
-
-def test_integers_wrap_around():
-    x = np.array([2**63 - 1, -(2**63), 5], np.int64)
-    check(ops.add, x, x)
-    check(ops.mul, x, x)
+    x = cupy.zeros(4, "float16")
+    assert elementwise.plan_of(f, (x,), {}) is None
+    with pytest.raises(NameError, match="a mistake"):  # one in a definition is not hidden
+        elementwise.plan_of(wrong, (x,), {})
 
 
 def test_the_text_is_cuda():

@@ -10,25 +10,17 @@ from tinymp import nn, ops, statistics
 from tinymp.gpu import norm, rows
 
 # A line of memory has 8 halves or 4 floats, a thread reads 4 lines at a time, a block has 256 threads.
-IMAGES = [
-    (300, 1, 1),
-    (4, 3, 5),
-    (3, 4, 5, 6),
-    (16, 3, 3, 5),
-    (4, 3, 1, 8),
-    (3, 1, 2, 2),
-    (9, 2, 3, 40),
-    (2, 1, 37, 37),
-]
+IMAGES = [(300, 1, 1), (4, 3, 5), (3, 4, 5, 6), (16, 3, 3, 5), (4, 3, 1, 8), (9, 2, 3, 40), (2, 1, 37, 37)]
 MATRICES = [(4, 3), (3, 8), (9, 300), (70, 16), (300, 5)]
+SPLIT = pytest.mark.parametrize("split", [True], indirect=True)
 
 
-@pytest.fixture(params=["whole", "split"])
+@pytest.fixture(params=[False, True], ids=["whole", "split"])
 def split(request, monkeypatch):
     """Whether several blocks share a channel: only from some thousand values on, unless told otherwise."""
-    if request.param == "split":
+    if request.param:
         monkeypatch.setattr(rows, "_parts", lambda groups, n: 3)
-    return request.param == "split"
+    return request.param
 
 
 def single(*shape, seed):
@@ -51,7 +43,7 @@ def lengths(x):
 
 
 @pytest.mark.parametrize("shape", IMAGES)
-@pytest.mark.parametrize(("split", "chwn"), [("whole", False), ("split", False), ("split", True)], indirect=["split"])
+@pytest.mark.parametrize(("split", "chwn"), [(False, False), (True, False), (True, True)], indirect=["split"])
 def test_batch_norm_of_images(gpu, split, shape, chwn):
     x, w, b = 1 + 2 * randn(*shape), *affine(shape[1])
     kernels = {"batch_norm_forward", "batch_norm_backward"}
@@ -76,15 +68,10 @@ def test_more_parts_than_threads_that_combine_them(gpu, monkeypatch, shape, part
     check_both_ways(training, x, dtypes=("float16",), gradient=False, **lengths(x))
 
 
-@pytest.mark.parametrize("given", ["", "weight"])
-@pytest.mark.parametrize("shape", [(6, 3), (5, 3, 4, 2)])
-def test_batch_norm_without_parameters(gpu, split, given, shape):
-    check_both_ways(training, randn(*shape), *affine(3, given), **lengths(randn(*shape)))
-
-
+@SPLIT
 @pytest.mark.parametrize("shape", [(6, 9), (5, 3, 4, 8)])
-def test_some_gradients(gpu, split, shape):
-    """Of x alone, and of the parameters alone."""
+def test_some_parameters_and_some_gradients(gpu, split, shape):
+    """None, one, those of FP16; gradients of x alone, and of the parameters alone."""
     x, (w, b) = randn(*shape), affine(shape[1])
 
     def frozen(t):
@@ -93,15 +80,12 @@ def test_some_gradients(gpu, split, shape):
     def input_fixed(w, b):
         return training(mp.tensor(x.astype("float32")).to(w.device), w, b)
 
-    check_both_ways(frozen, x, **lengths(x))
+    for op, *inputs in ((training, x), (training, x, w), (training, x, w.astype("f8"), b.astype("f8")), (frozen, x)):
+        check_both_ways(op, *inputs, **lengths(x))
     check_both_ways(input_fixed, w, b, dtypes=("float32",), **lengths(x))
 
 
-def test_fp16_parameters(gpu):
-    x = randn(6, 3, 4)
-    check_both_ways(training, x, randn(3, seed=2), randn(3, seed=3), dtypes=("float16",), **lengths(x))
-
-
+@SPLIT
 @pytest.mark.parametrize("shape", [(5, 3, 4, 7), (9, 17)])
 def test_batch_norm_of_views(gpu, split, shape):
     """Memory with gaps, and memory that starts between two multiples of 16 bytes."""
@@ -112,8 +96,8 @@ def test_batch_norm_of_views(gpu, split, shape):
     check_both_ways(lambda x, w: training(x, w[::2]), x, single(2 * c, seed=2), mixed=False, **lengths(x))
 
 
-@pytest.mark.parametrize("value", [-np.inf, np.nan])
-@pytest.mark.parametrize("shape", [(40, 3), (8, 3, 4, 4)])
+@SPLIT
+@pytest.mark.parametrize(("shape", "value"), [((40, 3), np.nan), ((8, 3, 4, 4), -np.inf)])
 def test_infinities_and_nan(gpu, split, value, shape):
     """They reach all of their channel, and no other."""
     x = randn(*shape)
@@ -126,7 +110,8 @@ def test_infinities_and_nan(gpu, split, value, shape):
 def test_large_mean_does_not_cancel(gpu, split, shape):
     """A spread of 0.1 (FP32) and 1 (FP16) around 1000: E[x^2] - E[x]^2 would be wrong by 0.06 or more.
 
-    The mean is off by 1000 u_w per rounding on the longest path, some 16 of them, and the variance by its square.
+    The mean is off by 1000 u_w per rounding on the longest path, some 16 of them, and the variance by its square. For
+    layer norm, y is off by error / spread, and by the roundings of y.
     """
     for dtype, spread in (("float32", 0.1), ("float16", 1.0)):
         host = (1000 + spread * randn(*shape)).astype(dtype)
@@ -136,17 +121,21 @@ def test_large_mean_does_not_cancel(gpu, split, shape):
         error = 16 * 1000 * 2.0**-24
         np.testing.assert_allclose(mean.numpy(), wide.mean(axes), rtol=0, atol=error)
         np.testing.assert_allclose(var.numpy(), wide.var(axes, ddof=1), rtol=32 * 2.0**-24, atol=error**2)
+    host = (1000 + 0.1 * randn(3, 700)).astype("float32")
+    y = ops.layer_norm(mp.tensor(host).to("gpu"), 700, eps=0.0).numpy()
+    wide = host.astype("float64")
+    expected = (wide - wide.mean(1, keepdims=True)) / wide.std(1, keepdims=True)
+    np.testing.assert_allclose(y, expected, rtol=32 * 2.0**-24, atol=16 * 1000 * 2.0**-24 / 0.1)
 
 
-@pytest.mark.parametrize("shape", [(6, 11), (6, 11, 30)])
 @pytest.mark.parametrize(
-    ("given", "dtype", "momentum"),
+    ("shape", "given", "dtype", "momentum"),
     [
-        ("all", "float32", 0.25),
-        ("all", "float16", 0.25),
-        ("all", "float32", "on the device"),
-        ("mean", "float16", "on the device"),
-        ("var", "float32", 0.25),
+        ((6, 11), "all", "float32", 0.25),
+        ((6, 11), "all", "float16", "on the device"),
+        ((6, 11, 30), "all", "float32", "on the device"),
+        ((6, 11, 30), "mean", "float16", 0.25),
+        ((6, 11), "var", "float32", 0.25),
     ],
 )
 def test_running_statistics(gpu, split, shape, momentum, dtype, given):
@@ -188,29 +177,16 @@ def test_a_training_step_of_batch_norm_is_a_few_launches(gpu):
 ROWS = [(3, 4, 5), (5, 8), (300, 9), (3, 64), (7, 257), (2, 1025), (1, 2060), (600, 2)]
 
 
-@pytest.mark.parametrize(
-    ("shape", "given"),
-    [(shape, "weight and bias") for shape in ROWS]
-    + [(shape, given) for shape in ROWS[3:5] for given in ("weight", "")],
-)
-def test_layer_norm(gpu, split, shape, given):
-    kernels = {"layer_norm_forward", "layer_norm_backward"}
-    kernels |= {"layer_norm_sums_columns"} if given else set()
+@pytest.mark.parametrize("shape", ROWS)
+def test_layer_norm(gpu, split, shape):
+    kernels = {"layer_norm_forward", "layer_norm_backward", "layer_norm_sums_columns"}
     n, count = shape[-1], np.prod(shape[:-1])
-    x = 1 + 2 * randn(*shape)
-    length = {"length": 20 * n, "grad_length": 8 * n + count}
-    check_both_ways(
-        lambda x, *p: ops.layer_norm(x, n, *p),
-        x,
-        *affine(n, given),
-        kernels=kernels,
-        mixed=n < 1000 and given == "weight and bias",
-        **length,
-    )
+    sizes = {"length": 20 * n, "grad_length": 8 * n + count, "mixed": n < 1000 and split}
+    check_both_ways(lambda x, *p: ops.layer_norm(x, n, *p), 1 + 2 * randn(*shape), *affine(n), kernels=kernels, **sizes)
 
 
 @pytest.mark.parametrize("chwn", [False, True])
-def test_layer_norm_over_several_axes(gpu, split, chwn):
+def test_layer_norm_over_several_axes(gpu, chwn):
     x, w, b = randn(3, 4, 5, 6), single(5, 6, seed=2), single(5, 6, seed=3)
     check_both_ways(
         lambda x, w, b: ops.layer_norm(x, (5, 6), w, b), x, w, b, chwn=chwn, kernels={"layer_norm_forward"},
@@ -219,35 +195,22 @@ def test_layer_norm_over_several_axes(gpu, split, chwn):
     check_both_ways(lambda x: ops.layer_norm(x, x.shape), x, chwn=chwn, length=7200, grad_length=2880)
 
 
-def test_layer_norm_of_views(gpu):
-    length = {"length": 400, "grad_length": 200}
-    check_both_ways(lambda x, w, b: ops.layer_norm(x[:, 1:], 16, w, b), randn(5, 17), *affine(16), **length)
-    check_both_ways(lambda x, w, b: ops.layer_norm(x[1:].reshape(5, 16), 16, w, b), randn(81), *affine(16), **length)
-    check_both_ways(lambda x, w: ops.layer_norm(x, 16, w[1:]), randn(5, 16), single(17, seed=2), **length)
-
-
-def test_layer_norm_fp16_parameters_and_some_gradients(gpu):
+def test_layer_norm_of_views_and_some_parameters(gpu):
+    sizes = {"length": 400, "grad_length": 200}
+    check_both_ways(lambda x, w, b: ops.layer_norm(x[:, 1:], 16, w, b), randn(5, 17), *affine(16), **sizes)
+    check_both_ways(lambda x, w, b: ops.layer_norm(x[1:].reshape(5, 16), 16, w, b), randn(81), *affine(16), **sizes)
+    check_both_ways(lambda x, w: ops.layer_norm(x, 16, w[1:]), randn(5, 16), single(17, seed=2), **sizes)
     x, w, b = randn(6, 20), randn(20, seed=2), randn(20, seed=3)
-    check_both_ways(lambda x, w, b: ops.layer_norm(x, 20, w, b), x, w, b, length=400, grad_length=200)
+    for parameters in ((), (w,), (w, b)):  # of FP16
+        check_both_ways(lambda x, *p: ops.layer_norm(x, 20, *p), x, *parameters, **sizes)
     check_both_ways(lambda b: ops.layer_norm(mp.tensor(x).to(b.dtype.name).to(b.device), 20, None, b), b, length=400)
 
 
-@pytest.mark.parametrize(("value", "n"), [(np.inf, 20), (-np.inf, 20), (np.nan, 20), (np.nan, 1100)])
+@pytest.mark.parametrize(("value", "n"), [(-np.inf, 20), (np.nan, 1100)])
 def test_layer_norm_infinities_and_nan(gpu, value, n):
-    x = randn(3, n)
+    x, sizes = randn(3, n), {"length": 20 * n, "grad_length": 8 * n, "mixed": n < 1000}
     x[1, 3] = value
-    check_both_ways(
-        lambda x, w, b: ops.layer_norm(x, n, w, b), x, *affine(n), length=20 * n, grad_length=8 * n, mixed=n < 1000
-    )
-
-
-def test_layer_norm_large_mean_does_not_cancel(gpu):
-    """As for batch norm; y is off by error / spread, and by the roundings of y."""
-    host = (1000 + 0.1 * randn(3, 700)).astype("float32")
-    y = ops.layer_norm(mp.tensor(host).to("gpu"), 700, eps=0.0).numpy()
-    wide = host.astype("float64")
-    expected = (wide - wide.mean(1, keepdims=True)) / wide.std(1, keepdims=True)
-    np.testing.assert_allclose(y, expected, rtol=32 * 2.0**-24, atol=16 * 1000 * 2.0**-24 / 0.1)
+    check_both_ways(lambda x, w, b: ops.layer_norm(x, n, w, b), x, *affine(n), **sizes)
 
 
 def test_what_is_too_long_for_32_bits_is_left_to_the_definition(gpu, monkeypatch):

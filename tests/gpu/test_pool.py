@@ -25,51 +25,39 @@ WINDOWS = [
     ((1, 2, 5, 40), (3, 3), (1, 1), (1, 1), (1, 1), False),
     ((1, 1, 1, 1), (1, 1), (1, 1), (0, 0), (1, 1), False),
 ]
-layouts = pytest.mark.parametrize("chwn", [False, True], ids=["nchw", "chwn"])
 
 
-@layouts
-@pytest.mark.parametrize(("shape", "kernel", "stride", "padding", "dilation", "ceil"), WINDOWS)
-def test_max_pool2d(shape, kernel, stride, padding, dilation, ceil, chwn):
-    check_both_ways(
-        lambda x: ops.max_pool2d(x, kernel, stride, padding, dilation, ceil, return_indices=True),
-        distinct(*shape, step=0.125),
-        kernels=MAX,
-        length=9,
-        chwn=chwn,
-    )
+@pytest.mark.parametrize("chwn", [False, True])
+@pytest.mark.parametrize(("shape", "options"), [(shape, options) for shape, *options in WINDOWS])
+def test_max_pool2d(shape, options, chwn):
+    op = lambda x: ops.max_pool2d(x, *options, return_indices=True)  # noqa: E731
+    check_both_ways(op, distinct(*shape, step=0.125), kernels=MAX, length=9, chwn=chwn, mixed=chwn)
 
 
-def test_max_pool2d_of_many_images():
-    """Several blocks along a row."""
-    check_both_ways(lambda x: ops.max_pool2d(x, 2), randn(240, 1, 4, 20), kernels=MAX, chwn=True, mixed=False)
-
-
-def test_places_that_fit_no_byte_are_left_to_the_definition():
+def test_other_shapes_and_parts_of_larger_images():
+    """Without a batch, none, several blocks along a row, places that fit no byte; what has gaps is copied."""
+    pool = lambda x: ops.max_pool2d(x, 2)  # noqa: E731
+    check_both_ways(pool, randn(3, 6, 6), kernels=MAX)
+    check_both_ways(pool, randn(0, 3, 4, 6))
+    check_both_ways(pool, randn(240, 1, 4, 20), kernels=MAX, chwn=True, mixed=False)
     check_both_ways(lambda x: ops.max_pool2d(x, (17, 16), 3, (2, 1)), distinct(1, 1, 19, 20, step=0.0625), length=40)
+    for part in ((slice(1, 9),), (slice(None), slice(1, 3)), (..., slice(1, 5))):
+        check_both_ways(lambda x, part=part: pool(x[part]), randn(9, 3, 4, 6), kernels=MAX, length=4, chwn=True)
 
 
-@pytest.mark.parametrize("images", [3, 8])
-def test_max_pool2d_with_ties_infinities_and_nan(images):
+def test_max_pool2d_with_ties_infinities_and_nan():
     """Values and places, bit for bit, over small integers, both zeros, infinities and nan."""
     values = np.array([-np.inf, -np.inf, -1, -0.0, 0.0, 1, 1, np.inf, np.nan])
-    x = values[rng().integers(0, len(values), (images, 4, 6, 6))]
+    x = values[rng().integers(0, len(values), (8, 4, 6, 6))]
     x[:, 0] = -np.inf
-    for dtype in ("float16", "float32"):
-        for kernel, stride, padding in ((2, 2, 0), (3, 1, 1), (3, 2, 1)):
-            host, device = (
-                ops.max_pool2d(mp.Tensor(a), kernel, stride, padding, return_indices=True)
-                for a in (x.astype(dtype), on_device(x.astype(dtype)))
-            )
-            np.testing.assert_array_equal(device[0].numpy(), host[0].numpy())
-            np.testing.assert_array_equal(device[1].numpy(), host[1].numpy())
-
-
-def test_an_infinite_gradient_goes_to_its_place_only():
-    for dtype in ("float16", "float32"):
-        x = mp.Tensor(on_device(np.array([[[[1, 2], [4, 3]]]], dtype)), requires_grad=True)
-        ops.max_pool2d(x, 2).backward(on_device(np.full((1, 1, 1, 1), np.inf, dtype)))
-        np.testing.assert_array_equal(x.grad.numpy()[0, 0], [[0, 0], [np.inf, 0]])
+    for images, dtype, *options in ((3, "float16", 2, 2, 0), (8, "float32", 3, 1, 1), (8, "float16", 3, 2, 1)):
+        one = x[:images].astype(dtype)
+        host, device = (ops.max_pool2d(mp.Tensor(a), *options, return_indices=True) for a in (one, on_device(one)))
+        np.testing.assert_array_equal(device[0].numpy(), host[0].numpy())
+        np.testing.assert_array_equal(device[1].numpy(), host[1].numpy())
+    first = mp.Tensor(on_device(np.array([[[[1, 2], [4, 3]]]], "float16")), requires_grad=True)
+    ops.max_pool2d(first, 2).backward(on_device(np.full((1, 1, 1, 1), np.inf, "float16")))
+    np.testing.assert_array_equal(first.grad.numpy()[0, 0], [[0, 0], [np.inf, 0]])
 
 
 def test_overlapping_gradients_add_up_in_fp32():
@@ -88,16 +76,6 @@ def test_results_lie_as_convolutions_write_them():
     y.backward(y.array)
     assert y.array.transpose(1, 2, 3, 0).flags.c_contiguous
     assert x.grad_array.transpose(1, 2, 3, 0).flags.c_contiguous
-
-
-def test_without_batch():
-    check_both_ways(lambda x: ops.max_pool2d(x, 2), randn(3, 6, 6), kernels=MAX)
-
-
-@pytest.mark.parametrize("part", [(slice(1, 9),), (slice(None), slice(1, 3)), (..., slice(1, 5))])
-def test_parts_of_a_larger_image(part):
-    """What has gaps is copied."""
-    check_both_ways(lambda x: ops.max_pool2d(x[part], 2), randn(9, 3, 4, 6), kernels=MAX, length=4, chwn=True)
 
 
 def test_images_between_multiples_of_16_bytes():
@@ -119,7 +97,3 @@ def test_more_rows_than_a_grid_has():
     x = randn(1, 65537, 1, 1).astype("float16")
     y = ops.max_pool2d(mp.Tensor(on_device(x)), 1)
     np.testing.assert_array_equal(y.numpy(), x)
-
-
-def test_an_empty_batch():
-    check_both_ways(lambda x: ops.max_pool2d(x, 2), randn(0, 3, 4, 6))
