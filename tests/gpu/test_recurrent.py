@@ -57,8 +57,6 @@ def gru_inputs(h):
 
 
 WAYS = [{"lengths": lengths, "reverse": reverse} for lengths in (None, LENGTHS) for reverse in (False, True)]
-
-
 ROWS = [(lstm(**way), lstm_inputs(6)) for way in WAYS] + [(lstm(**WAYS[-1]), lstm_inputs(h)) for h in (1, 9)]
 ROWS += [(lstm(**way), lstm_inputs(6, p)) for way, p in ((WAYS[0], 2), (WAYS[3], 3))]  # with a projection
 ROWS += [(lstm([i]), lstm_inputs(6)) for i in range(3)]  # a gradient from one of the results
@@ -77,13 +75,8 @@ def test_gru(way):
 @pytest.mark.parametrize("given", [["bias_ih"], ["bias_hh"], []])
 def test_without_biases_and_states(given):
     x, w_ih, w_hh, bias, *_ = lstm_inputs(6)
-    hold(
-        lambda x, w, u, *b: joined(lstm_layer(x, None, w, u, **dict(zip(given, b)))),
-        x,
-        w_ih,
-        w_hh,
-        *[bias for _ in given],
-    )
+    op = lambda x, w, u, *b: joined(lstm_layer(x, None, w, u, **dict(zip(given, b))))  # noqa: E731
+    hold(op, x, w_ih, w_hh, *[bias for _ in given])
 
 
 def test_the_sum_of_two_biases_is_not_rounded():
