@@ -1,7 +1,6 @@
 """NVRTC compiles every kernel of the package for real GPUs: no GPU is needed for that.
 
-    python -m gpu.test_nvrtc      # in tests/: prints registers, spills and shared memory of every kernel
-    python -m gpu.test_nvrtc --counts    # writes counts.txt: instructions, and the widths of loads, which a test holds
+    python -m gpu.test_nvrtc    # in tests/: writes counts.txt: instructions, and the widths of loads
 
 NVRTC comes from its wheels (in the extra `test`): CUDA 12's is the last that knows Volta. Its assembler says how many
 registers a kernel takes and how many bytes it moves out to memory because there were too few ("spills"): a kernel that
@@ -13,8 +12,6 @@ from __future__ import annotations
 
 import pathlib
 import re
-import sys
-from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
@@ -36,7 +33,6 @@ FILES = {str(path.relative_to(folder.parent)): path for folder in FOLDERS for pa
 # Volta's compiler, of CUDA 12, sees the kernels for halves, some of which have special instructions from sm_80 on; else
 # a source is the same text for all
 COMPILED = {"half": ("sm_70", "sm_90"), "float": ("sm_90",)}
-ALL = ("sm_70", "sm_75", "sm_80", "sm_90", "sm_120")  # Volta, ..., GeForce Blackwell: by hand
 SPILLS = 128  # bytes per thread. A few cost nothing that can be measured, and versions of NVRTC differ by tens
 REGISTERS = 65536  # of a multiprocessor, for all threads of a block together
 
@@ -89,15 +85,12 @@ def check(code: str, storage: str, architecture: str) -> dict[str, Kernel]:
     return found
 
 
-def compilations() -> Iterator[tuple[str, str, str]]:
-    for file, (storage, architectures) in product(FILES, COMPILED.items()):
-        yield from ((file, storage, architecture) for architecture in architectures)
+COMPILATIONS = [(*one, architecture) for one in product(FILES, COMPILED) for architecture in COMPILED[one[1]]]
 
 
-@pytest.mark.parametrize(("file", "storage", "architecture"), list(compilations()))
+@pytest.mark.parametrize(("file", "storage", "architecture"), COMPILATIONS)
 def test_every_kernel_compiles(file, storage, architecture):
-    for name, kernel in check(kernels.source(FILES[file]), storage, architecture).items():
-        print(f"{name}: {kernel}")
+    check(kernels.source(FILES[file]), storage, architecture)
 
 
 COUNTS = pathlib.Path(__file__).with_name("counts.txt")
@@ -123,9 +116,9 @@ def counted() -> dict[str, tuple[int, int]]:
 def test_no_kernel_has_more_instructions_or_narrower_loads():
     noted = {name: (int(n), int(width)) for name, n, width in map(str.split, COUNTS.read_text().splitlines()[1:])}
     found = counted()
-    assert found.keys() == noted.keys(), "python -m gpu.test_nvrtc --counts (in tests/) notes them anew"
+    assert found.keys() == noted.keys(), "python -m gpu.test_nvrtc (in tests/) notes them anew"
     worse = {n: (found[n], noted[n]) for n in noted if found[n][0] > MORE * noted[n][0] or found[n][1] < noted[n][1]}
-    assert not worse, "python -m gpu.test_nvrtc --counts (in tests/) notes them anew"
+    assert not worse, "python -m gpu.test_nvrtc (in tests/) notes them anew"
 
 
 @pytest.mark.parametrize("file", ["attention", "conv", "loss", "norm", "pool", "softmax"])
@@ -156,39 +149,34 @@ def whole(tmp_path: pathlib.Path, code: str) -> str:
     return kernels.source(path)
 
 
+BLOCK = CROWDED.replace("__launch_bounds__(THREADS)", "")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("constexpr int THREADS = 1024;" + CROWDED, r"crowded spills \d+ bytes"),
+        (BLOCK, "a block of 1024 threads cannot start"),
+        (SCALE.replace("widen(x", "widen(y"), r'planted\.cu.*identifier "y" is undefined'),
+        (SCALE.replace("{", "{ int unused;"), "never referenced"),
+        (SCALE.replace("void", "__noinline__ void"), r"\['scale'\], Kernels.launch would find \[\]"),
+    ],
+)
+def test_what_is_planted_is_found(tmp_path, code, said):
+    with pytest.raises(AssertionError, match=said):
+        check(whole(tmp_path, code), "half", "sm_80")
+
+
 def test_what_the_assembler_says_is_read(tmp_path):
-    found = check(whole(tmp_path, SCALE), "half", "sm_90")
-    assert list(found) == ["scale"]
-    assert 4 < found["scale"].registers < 40
-    assert found["scale"].spills == found["scale"].shared == 0
     block = "__shared__ float s[64]; s[threadIdx.x] = *x; __syncthreads(); *x = s[63 - threadIdx.x];"
     found = check(whole(tmp_path, f'extern "C" __global__ void turn(float* x) {{ {block} }}'), "float", "sm_75")
-    assert found["turn"].shared == 256
-
-
-def test_spills_are_found(tmp_path):
-    code = "constexpr int THREADS = 1024;" + CROWDED
-    with pytest.raises(AssertionError, match=r"crowded spills \d+ bytes"):
-        check(whole(tmp_path, code), "half", "sm_80")
-
-
-def test_a_block_that_cannot_start_is_found(tmp_path):
-    code = CROWDED.replace("__launch_bounds__(THREADS)", "")
-    with pytest.raises(AssertionError, match="a block of 1024 threads cannot start"):
-        check(whole(tmp_path, code), "half", "sm_80")
+    assert list(found) == ["turn"] and (found["turn"].spills, found["turn"].shared) == (0, 256)
+    assert 4 < found["turn"].registers < 40
     code = "#define THREADS 256\n" + CROWDED  # that many do fit
     assert check(whole(tmp_path, code), "half", "sm_80")["crowded"].registers > 64
 
 
-def test_errors_and_warnings_are_shown(tmp_path):
-    with pytest.raises(AssertionError, match=r'planted\.cu.*identifier "y" is undefined'):
-        check(whole(tmp_path, SCALE.replace("T* x", "T* z")).replace("widen(x", "widen(y"), "half", "sm_90")
-    with pytest.raises(AssertionError, match="never referenced"):
-        check(whole(tmp_path, SCALE.replace("{", "{ int unused;")), "half", "sm_90")
-
-
-@pytest.mark.parametrize("architecture", ALL)
-@pytest.mark.parametrize("rows", [8, 510])
+@pytest.mark.parametrize(("rows", "architecture"), [(8, "sm_120"), (510, "sm_70"), (510, "sm_90")])
 def test_a_rule_compiles_with_room_for_many_parameters(rows, architecture, gpu):
     """510 rows of Adam are 32,640 bytes of arguments, all that there is room for."""
     p = mp.MIXED.cast(mp.nn.Parameter(mp.tensor(np.ones(3, "float32"), device="gpu")))
@@ -197,35 +185,9 @@ def test_a_rule_compiles_with_room_for_many_parameters(rows, architecture, gpu):
     many = traced._traced(optimizer, optimizer.param_groups[0], p, arrays).many
     real, shim = (path.read_text() for path in (kernels.HERE / "hardware.cuh", cuda_on_cpu.HARDWARE))
     assert _most(gpu.xp, len(many.columns) + len(many.counts)) == 510
-    code = kernels.with_headers(many.text(rows)).replace(shim, real)
-    done, log, ptx = compiled(code, "half", architecture)
+    done, log, ptx = compiled(kernels.with_headers(many.text(rows)).replace(shim, real), "half", architecture)
     assert done, log
     assert not re.search(r"\.local", ptx), "the table is copied to local memory"
-
-
-def test_kernels_that_launch_would_not_find_are_noticed(tmp_path):
-    code = SCALE.replace('extern "C" __global__', 'extern "C" __global__ __noinline__')
-    with pytest.raises(AssertionError, match=r"compiled \['scale'\], Kernels.launch would find \[\]"):
-        check(whole(tmp_path, code), "half", "sm_90")
-
-
-def table() -> None:
-    """Print what every kernel takes on every architecture."""
-    by = [f"{name} (NVRTC {'.'.join(map(str, nvrtc.version(nvrtc.package(name))))})" for name in ALL]
-    print(f"Registers, and bytes spilled, on {', '.join(by)}\n")
-    for file, path in FILES.items():
-        for storage in kernels.STORAGE.values():
-            found = []
-            for architecture in ALL:
-                done, log, _ = compiled(kernels.source(path), storage, architecture)
-                found.append(used(log))
-                if not done:
-                    print(log)
-            for name in found[0]:
-                takes = [kernels_of[name] for kernels_of in found]
-                registers = " ".join(f"{k.registers:>4}" for k in takes)
-                spills = " ".join(f"{k.spills:>3}" for k in takes)
-                print(f"{file:<24} {name:<40} {storage:<5} {registers}   {spills}")
 
 
 def note() -> None:
@@ -235,4 +197,4 @@ def note() -> None:
 
 
 if __name__ == "__main__":
-    note() if "--counts" in sys.argv else table()
+    note()
