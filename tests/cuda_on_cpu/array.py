@@ -45,26 +45,12 @@ def _dtype(dtype):
     return dtype
 
 
-def _order_k(x, dtype, shape=None):
-    """The strides that CuPy gives to a new array in the memory order of x."""
-    shape = x.shape if shape is None else shape
-    if x.flags.c_contiguous or len(shape) != x.ndim:
-        return _contiguous(shape, dtype.itemsize)
-    if x.flags.f_contiguous:
-        return _contiguous(shape[::-1], dtype.itemsize)[::-1]
-    strides, step = [0] * x.ndim, dtype.itemsize
-    for _, axis in sorted((abs(s), -i) for i, s in enumerate(x.strides)):
-        strides[-axis] = step
-        step *= shape[-axis]
-    return tuple(strides)
-
-
-def _contiguous(shape, itemsize):
+def _contiguous(shape, itemsize, fortran=False):
     strides, step = [], itemsize
-    for n in reversed(shape):
+    for n in shape if fortran else reversed(shape):
         strides.append(step)
         step *= max(n, 1)
-    return tuple(reversed(strides))
+    return tuple(strides if fortran else reversed(strides))
 
 
 def _strides(x, order, dtype, shape=None):
@@ -73,10 +59,14 @@ def _strides(x, order, dtype, shape=None):
     letter = (order or "K")[0].upper()
     if letter not in "CFAK":
         raise ValueError(f"order not understood: {order}")
-    if letter == "K":
-        return _order_k(x, dtype, shape)
-    fortran = letter == "F" or (letter == "A" and x.flags.f_contiguous and not x.flags.c_contiguous)
-    return _contiguous(shape[::-1], dtype.itemsize)[::-1] if fortran else _contiguous(shape, dtype.itemsize)
+    fortran = letter == "F" or (letter in "AK" and x.flags.f_contiguous and not x.flags.c_contiguous)
+    if letter != "K" or x.flags.forc or len(shape) != x.ndim:
+        return _contiguous(shape, dtype.itemsize, fortran and len(shape) == x.ndim)
+    strides, step = [0] * x.ndim, dtype.itemsize
+    for _, axis in sorted((abs(s), -i) for i, s in enumerate(x.strides)):
+        strides[-axis] = step
+        step *= shape[-axis]
+    return tuple(strides)
 
 
 class Flags:
@@ -114,7 +104,7 @@ def _new(compute, operands, strides=None):
     """
     result = np.asarray(_quiet(compute))
     if strides == "F":
-        strides = _contiguous(result.shape[::-1], result.itemsize)[::-1]
+        strides = _contiguous(result.shape, result.itemsize, True)
     y = _allocate(result.shape, result.dtype, strides)
     _carry_out(y, compute, operands)
     return y
@@ -184,8 +174,7 @@ class ndarray:
         if any(n < 0 for n in shape):
             raise ValueError("Negative dimensions are not allowed")
         if strides is None:
-            fortran = (order or "C")[0] in "Ff"
-            strides = _contiguous(shape[::-1], dtype.itemsize)[::-1] if fortran else _contiguous(shape, dtype.itemsize)
+            strides = _contiguous(shape, dtype.itemsize, (order or "C")[0] in "Ff")
         elif memptr is None:
             raise ValueError("memptr is required if strides is given.")
         self.data = device.alloc(math.prod(shape) * dtype.itemsize) if memptr is None else memptr
@@ -230,18 +219,6 @@ class ndarray:
     @property
     def T(self):
         return self if self.ndim < 2 else self.transpose()
-
-    @property
-    def mT(self):
-        return self.swapaxes(-1, -2)
-
-    @property
-    def real(self):
-        return self if self.dtype.kind != "c" else ndarray._view(self._a.real, self)
-
-    @property
-    def imag(self):
-        return ndarray._view(self._a.imag, self) if self.dtype.kind == "c" else zeros_like(self)
 
     @property
     def __cuda_array_interface__(self):
@@ -311,12 +288,6 @@ class ndarray:
             raise ValueError("can only convert an array of size 1 to a Python scalar")
         return self.get().item()
 
-    def tolist(self):
-        return self.get().tolist()
-
-    def tobytes(self, order="C"):
-        return self.get().tobytes(order)
-
     def __bool__(self):
         if self.size > 1:
             raise ValueError(
@@ -324,26 +295,11 @@ class ndarray:
             )
         return self.size == 1 and bool(self.get())
 
-    def __int__(self):
-        return int(self.get())
-
-    def __float__(self):
-        return float(self.get())
-
-    def __complex__(self):
-        return complex(self.get())
-
-    def __bytes__(self):
-        return bytes(self.get())
-
-    def __repr__(self):
-        return repr(self.get())
-
-    def __str__(self):
-        return str(self.get())
-
-    def __format__(self, spec):
-        return format(self.get(), spec)
+    __int__, __float__, __repr__, __str__, tolist, tobytes = (
+        lambda self, *a, how=how: how(self.get(), *a)
+        for how in (int, float, repr, str, np.ndarray.tolist, np.ndarray.tobytes)
+    )
+    __deepcopy__ = __copy__ = lambda self, memo=None: self.copy()
 
     def __reduce__(self):
         return array, (self.get(),)
@@ -363,8 +319,8 @@ class ndarray:
             return NotImplemented
         if "out" in kwargs:
             (kwargs["out"],) = kwargs["out"]
-        if ufunc.__name__ in ("greater", "greater_equal", "less", "less_equal", "equal", "not_equal"):
-            inputs = [x.item() if isinstance(x, np.ndarray) and x.ndim == 0 else x for x in inputs]
+        if ufunc.__name__ in _COMPARISONS.values():
+            inputs = map(_number, inputs)
         return ufuncs[ufunc.__name__](*inputs, **kwargs)
 
     def __array_function__(self, func, types, args, kwargs):
@@ -390,9 +346,8 @@ class ndarray:
             return ndarray._view(a, self)
         if copy is False:
             raise ValueError("Unable to avoid creating a copy while reshaping.")
-        strides = _contiguous(a.shape[::-1], a.itemsize)[::-1] if order in "Ff" else None
         b = self._a
-        return _new(lambda: np.reshape(b, shape, order=order), [self], strides)
+        return _new(lambda: np.reshape(b, shape, order=order), [self], "F" if order in "Ff" else None)
 
     def ravel(self, order="C"):
         return self.reshape(-1, order=order)
@@ -403,12 +358,6 @@ class ndarray:
     def transpose(self, *axes):
         axes = axes[0] if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))) else axes
         return ndarray._view(self._a.transpose(axes or None), self)
-
-    def swapaxes(self, axis1, axis2):
-        return ndarray._view(self._a.swapaxes(axis1, axis2), self)
-
-    def squeeze(self, axis=None):
-        return ndarray._view(self._a.squeeze(axis), self)
 
     def diagonal(self, offset=0, axis1=0, axis2=1):
         y = self._a.diagonal(offset, axis1, axis2)
@@ -427,12 +376,6 @@ class ndarray:
 
     def copy(self, order="C"):
         return self.astype(self.dtype, order)
-
-    def __copy__(self):
-        return self.copy()
-
-    def __deepcopy__(self, memo):
-        return self.copy()
 
     def fill(self, value):
         if isinstance(value, (ndarray, np.ndarray)):
@@ -460,7 +403,7 @@ class ndarray:
             target = self[index]
             if isinstance(value, ndarray):
                 source, shape = value._a, target.shape
-                if not (source.shape == shape and source.strides == target.strides and _same(value, target)):
+                if (shape, source.strides, value.data.ptr) != (source.shape, target.strides, target.data.ptr):
                     _into(target, lambda: _fitting(source, shape), [value])
             else:
                 target.fill(value)
@@ -477,19 +420,10 @@ class ndarray:
             lambda: _quiet(lambda: operator.setitem(a, _wrapped(a, index), source)), _memories([self, value, *used])
         )
 
-    def _scatter(self, ufunc, index, value):
-        index, _, used = _index(self, index)
+    def scatter_add(self, slices, value, ufunc=np.add):
+        index, _, used = _index(self, slices)
         a, source = self._a, _host(value)
         device.perform(lambda: _quiet(lambda: ufunc.at(a, _wrapped(a, index), source)), _memories([self, value, *used]))
-
-    def scatter_add(self, slices, value):
-        self._scatter(np.add, slices, value)
-
-    def scatter_max(self, slices, value):
-        self._scatter(np.maximum, slices, value)
-
-    def scatter_min(self, slices, value):
-        self._scatter(np.minimum, slices, value)
 
     def take(self, indices, axis=None, out=None):
         if isinstance(indices, (list, np.ndarray)):
@@ -507,14 +441,6 @@ class ndarray:
         device.read("nonzero")
         return tuple(_new(lambda i=i: i, [self]) for i in self._a.nonzero())
 
-    def repeat(self, repeats, axis=None):
-        if isinstance(repeats, (list, tuple)):
-            device.refuse_in_capture("H2D")
-        if isinstance(repeats, ndarray):
-            raise ValueError("repeat: cupy takes the counts as Python integers")
-        a = self._a
-        return _new(lambda: np.repeat(a, repeats, axis), [self])
-
     def sort(self, axis=-1, kind=None):
         a = self._a
         _into(self, lambda: np.sort(a, axis, kind="stable"), [self])
@@ -525,71 +451,27 @@ class ndarray:
 
     # ---- reductions
 
-    def _reduce(self, how, axis, out, keepdims, **kwargs):
+    def _reduce(self, name, axis=None, dtype=None, out=None, keepdims=False, **others):
+        """Sums and the like of FP16 have an FP32 accumulator, and are rounded once."""
         if axis is not None and not isinstance(axis, tuple):
             axis = operator.index(axis)
-        a = self._a
+        a, how = self._a, _sum if name == "sum" else getattr(np, name)
+        final = self.dtype if dtype is None else _dtype(dtype)
+        accumulates = name in ("sum", "prod", "mean", "var", "std")
+        options = {"axis": axis, "keepdims": bool(keepdims), **others}
+        options |= {"dtype": _float32 if final == _float16 else dtype} if accumulates else {}
 
         def compute():
-            return _flushed(how(_flushed(a), axis=axis, keepdims=bool(keepdims), **kwargs))
+            y = _flushed(how(_flushed(a), **options))
+            return y.astype(_float16) if accumulates and final == _float16 else y
 
         if out is None and self.flags.fnc:  # where the reduced axes lead, CUB reduces such arrays to such arrays
             return _new(compute, [self], strides="F")
         return _result(compute, [self], out, "unsafe")
 
-    def _accumulate(self, how, axis, dtype, out, keepdims, **kwargs):
-        """Sums of FP16 have an FP32 accumulator, and are rounded once."""
-        final = self.dtype if dtype is None else _dtype(dtype)
-        if final != _float16:
-            return self._reduce(how, axis, out, keepdims, dtype=dtype, **kwargs)
-        return self._reduce(
-            lambda a, **kw: how(a, dtype=_float32, **kw).astype(_float16), axis, out, keepdims, **kwargs
-        )
-
-    def sum(self, axis=None, dtype=None, out=None, keepdims=False):
-        return self._accumulate(_sum, axis, dtype, out, keepdims)
-
-    def prod(self, axis=None, dtype=None, out=None, keepdims=False):
-        return self._accumulate(np.prod, axis, dtype, out, keepdims)
-
-    def mean(self, axis=None, dtype=None, out=None, keepdims=False):
-        return self._accumulate(np.mean, axis, dtype, out, keepdims)
-
-    def var(self, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
-        return self._accumulate(np.var, axis, dtype, out, keepdims, ddof=ddof)
-
-    def std(self, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
-        return self._accumulate(np.std, axis, dtype, out, keepdims, ddof=ddof)
-
-    def max(self, axis=None, out=None, keepdims=False):
-        return self._reduce(np.max, axis, out, keepdims)
-
-    def min(self, axis=None, out=None, keepdims=False):
-        return self._reduce(np.min, axis, out, keepdims)
-
-    def ptp(self, axis=None, out=None, keepdims=False):
-        return self._reduce(np.ptp, axis, out, keepdims)
-
-    def all(self, axis=None, out=None, keepdims=False):
-        return self._reduce(np.all, axis, out, keepdims)
-
-    def any(self, axis=None, out=None, keepdims=False):
-        return self._reduce(np.any, axis, out, keepdims)
-
-    def argmax(self, axis=None, out=None, dtype=None, keepdims=False):
-        return self._reduce(np.argmax, axis, out, keepdims)
-
-    def argmin(self, axis=None, out=None, dtype=None, keepdims=False):
-        return self._reduce(np.argmin, axis, out, keepdims)
-
-    def cumsum(self, axis=None, dtype=None, out=None):
-        return self._scan(np.cumsum, axis, dtype, out)
-
-    def cumprod(self, axis=None, dtype=None, out=None):
-        return self._scan(np.cumprod, axis, dtype, out)
-
-    def _scan(self, how, axis, dtype, out):
+    def _scan(self, name, axis=None, dtype=None, out=None):
         """As in CuPy: in place, on a copy in which the axis is the last; the result may be a view of it."""
+        how = getattr(np, name)
         dtype = how(np.zeros(1, self.dtype), dtype=dtype).dtype if out is None else out.dtype
         x = self.astype(dtype, "C")
         x, axis = (x.ravel(), 0) if axis is None else (x, axis)
@@ -602,10 +484,6 @@ class ndarray:
             return y
         out[...] = y
         return out
-
-    def round(self, decimals=0, out=None):
-        a = self._a
-        return _result(lambda: np.round(a, decimals), [self], out)
 
     def clip(self, min=None, max=None, out=None):
         a, low, high = (None if x is None else _host(x) for x in (self, min, max))
@@ -620,45 +498,30 @@ class ndarray:
 
         return _result(clipped, [self, min, max], out)
 
-    def trace(self, offset=0, axis1=0, axis2=1, dtype=None, out=None):
-        return self.diagonal(offset, axis1, axis2).sum(-1, dtype, out)
-
     def dot(self, b, out=None):
         x, y = self._a, _host(b)
         _by_cublas(np.dot, x, y)
         return _result(lambda: np.dot(x, y), [self, b], out)
 
-    def conj(self):
-        return self if self.dtype.kind != "c" else ufuncs["conjugate"](self)
 
-    conjugate = conj
+def _method(name, through):
+    """A method by another one, or by a function: it takes the parameters that CuPy's has."""
 
-    # ---- operators
+    def call(self, *args, **kwargs):
+        given = dict(zip(API["methods"][name], args)) | kwargs
+        if len(args) > len(API["methods"][name]) or not given.keys() <= {*API["methods"][name]}:
+            raise TypeError(f"{name}() got unexpected arguments {args} {kwargs}")
+        return through(self, name, **given)
 
-    def __pos__(self):
-        return ufuncs["positive"](self)
-
-    def __neg__(self):
-        return ufuncs["negative"](self)
-
-    def __abs__(self):
-        return ufuncs["absolute"](self)
-
-    def __invert__(self):
-        return ufuncs["invert"](self)
-
-    def __matmul__(self, other):
-        return functions("matmul")(self, other)
-
-    def __rmatmul__(self, other):
-        return functions("matmul")(other, self)
-
-    def __divmod__(self, other):
-        return ufuncs["divmod"](self, other)
+    setattr(ndarray, name, call)
 
 
-def _same(x, y):
-    return x.data.ptr == y.data.ptr
+for _name in ("sum", "prod", "mean", "var", "std", "max", "min", "ptp", "all", "any", "argmax", "argmin"):
+    _method(_name, ndarray._reduce)
+for _name in ("cumsum", "cumprod"):
+    _method(_name, ndarray._scan)
+for _name in ("swapaxes", "squeeze", "repeat", "round"):
+    _method(_name, lambda self, name, **given: _delegate(name, (self,), given))
 
 
 def _fitting(a, shape):
@@ -734,9 +597,6 @@ class ufunc:
         self._at = at
         self._numpy = getattr(np, name, None)
 
-    def __repr__(self):
-        return f"<ufunc '{self.name}'>"
-
     def __call__(self, *args, out=None, dtype=None, casting="same_kind", **kwargs):
         if kwargs:
             raise TypeError(f"Wrong arguments {kwargs}")
@@ -774,7 +634,7 @@ class ufunc:
     def at(self, a, indices, b=None):
         if self._at is None:
             raise NotImplementedError(f"`{self.name}.at` is not supported yet")
-        a._scatter(self._numpy, indices, b)
+        a.scatter_add(indices, b, self._numpy)
 
     def reduce(self, array, axis=0, dtype=None, out=None, keepdims=False):
         if self.__name__ not in ("add", "multiply"):
@@ -786,34 +646,14 @@ class ufunc:
             raise NotImplementedError(f"`{self.name}.accumulate` is not supported yet")
         return (array.cumsum if self.__name__ == "add" else array.cumprod)(axis, dtype, out)
 
-    def outer(self, A, B, **kwargs):
-        return self(A.reshape(A.shape + (1,) * B.ndim), B, **kwargs)
-
 
 ufuncs = {name: ufunc(name, **kinds) for name, kinds in API["ufuncs"].items()}
 
-_OPERATORS = {
-    "add": "add",
-    "sub": "subtract",
-    "mul": "multiply",
-    "truediv": "true_divide",
-    "floordiv": "floor_divide",
-    "mod": "remainder",
-    "pow": "power",
-    "lshift": "left_shift",
-    "rshift": "right_shift",
-    "and": "bitwise_and",
-    "or": "bitwise_or",
-    "xor": "bitwise_xor",
-}
-_COMPARISONS = {
-    "lt": "less",
-    "le": "less_equal",
-    "eq": "equal",
-    "ne": "not_equal",
-    "gt": "greater",
-    "ge": "greater_equal",
-}
+_OPERATORS = {"sub": "subtract", "mul": "multiply", "truediv": "true_divide", "floordiv": "floor_divide"}
+_OPERATORS |= {"add": "add", "mod": "remainder", "pow": "power", "lshift": "left_shift", "rshift": "right_shift"}
+_OPERATORS |= {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "matmul": "matmul", "divmod": "divmod"}
+_COMPARISONS = {"lt": "less", "le": "less_equal", "eq": "equal"}
+_COMPARISONS |= {"gt": "greater", "ge": "greater_equal", "ne": "not_equal"}
 
 
 def _add_operators():
@@ -821,30 +661,21 @@ def _add_operators():
         """Whether the operator is CuPy's affair: other classes may have a right-hand operator of their own."""
         return isinstance(other, ndarray) or getattr(other, "__array_ufunc__", 0) is not None
 
-    def forward(f):
-        return lambda x, y: f(x, y) if knows(y) else NotImplemented
-
-    def backward(f):
-        return lambda x, y: f(y, x) if knows(y) else NotImplemented
-
-    def in_place(f):
-        return lambda x, y: f(x, y, x)
-
-    def comparison(f):
-        def compare(x, y):
-            return f(x, y.item() if isinstance(y, np.ndarray) and y.ndim == 0 else y) if knows(y) else NotImplemented
-
-        return compare
-
-    for name, word in _OPERATORS.items():
-        setattr(ndarray, f"__{name}__", forward(ufuncs[word]))
-        setattr(ndarray, f"__r{name}__", backward(ufuncs[word]))
-        setattr(ndarray, f"__i{name}__", in_place(ufuncs[word]))
-    for name, word in _COMPARISONS.items():
-        setattr(ndarray, f"__{name}__", comparison(ufuncs[word]))
+    for name, word in (_OPERATORS | _COMPARISONS).items():
+        f = ufuncs[word] if word in ufuncs else functions(word)
+        setattr(ndarray, f"__{name}__", lambda x, y, f=f: f(x, _number(y)) if knows(y) else NotImplemented)
+        if name in _OPERATORS:
+            setattr(ndarray, f"__{name}__", lambda x, y, f=f: f(x, y) if knows(y) else NotImplemented)
+            setattr(ndarray, f"__r{name}__", lambda x, y, f=f: f(y, x) if knows(y) else NotImplemented)
+        if name in _OPERATORS and name not in ("matmul", "divmod"):
+            setattr(ndarray, f"__i{name}__", lambda x, y, f=f: f(x, y, x))
+    for name, word in {"pos": "positive", "neg": "negative", "abs": "absolute", "invert": "invert"}.items():
+        setattr(ndarray, f"__{name}__", lambda x, f=ufuncs[word]: f(x))
 
 
-_add_operators()
+def _number(x):
+    """CuPy compares with an array of the host that has no axes."""
+    return x.item() if isinstance(x, np.ndarray) and x.ndim == 0 else x
 
 
 # ------------------------------------------------------------------------------------------------------------ functions
@@ -879,20 +710,9 @@ def asarray(a, dtype=None, order=None, *, copy=None, blocking=False):
     return array(a, dtype, bool(copy), order)
 
 
-def asanyarray(a, dtype=None, order=None, *, copy=None, blocking=False):
-    return array(a, dtype, bool(copy), order)
-
-
 def ascontiguousarray(a, dtype=None):
-    return _at_least_1d(array(a, dtype, False, "C"))
-
-
-def asfortranarray(a, dtype=None):
-    return _at_least_1d(array(a, dtype, False, "F"))
-
-
-def _at_least_1d(x):
-    return x.reshape(1) if x.ndim == 0 else x
+    x = array(a, dtype, False, "C")
+    return x if x.ndim else x.reshape(1)
 
 
 def asnumpy(a, stream=None, order="C", out=None, *, blocking=True):
@@ -928,20 +748,11 @@ def full_like(a, fill_value, dtype=None, order="K", subok=None, shape=None):
     return x
 
 
-def zeros(shape, dtype=float, order="C"):
-    return full(shape, 0, dtype, order)
-
-
-def ones(shape, dtype=float, order="C"):
-    return full(shape, 1, dtype, order)
-
-
-def zeros_like(a, dtype=None, order="K", subok=None, shape=None):
-    return full_like(a, 0, dtype, order, subok, shape)
-
-
-def ones_like(a, dtype=None, order="K", subok=None, shape=None):
-    return full_like(a, 1, dtype, order, subok, shape)
+zeros, ones = (lambda shape, dtype=float, order="C", value=value: full(shape, value, dtype, order) for value in (0, 1))
+zeros_like, ones_like = (
+    lambda a, dtype=None, order="K", subok=None, shape=None, value=value: full_like(a, value, dtype, order, None, shape)
+    for value in (0, 1)
+)
 
 
 def copy(a, order="K"):
@@ -967,10 +778,6 @@ def where(condition, x=None, y=None):
     return _new(lambda: np.where(m, a, b), [mask, x, y])
 
 
-def take(a, indices, axis=None, out=None):
-    return a.take(indices, axis, out)
-
-
 def take_along_axis(a, indices, axis):
     source, index, length = _host(a), _host(indices), a.size if axis is None else a.shape[axis]
     if index.dtype.kind not in "iu":
@@ -989,13 +796,6 @@ def put_along_axis(arr, indices, values, axis):
     )
 
 
-def get_array_module(*args):
-    """The stand-in where one of args is its array, else NumPy."""
-    import cupy
-
-    return cupy if any(isinstance(x, ndarray) for x in args) else np
-
-
 def as_strided(x, shape=None, strides=None):
     shape = x.shape if shape is None else tuple(shape)
     return ndarray(shape, x.dtype, x.data, x.strides if strides is None else tuple(strides))
@@ -1005,15 +805,6 @@ def broadcast_to(array, shape):
     return ndarray._view(
         np.lib.stride_tricks.as_strided(b := np.broadcast_to(array._a, shape), b.shape, b.strides), array
     )
-
-
-def broadcast_arrays(*args):
-    shape = np.broadcast_shapes(*(x.shape for x in args))
-    return [broadcast_to(x, shape) for x in args]
-
-
-def may_share_memory(a, b, max_work=None):
-    return bool(np.may_share_memory(_host(a), _host(b)))
 
 
 def shares_memory(a, b, max_work=None):
@@ -1041,16 +832,10 @@ def get_default_memory_pool():
     return device.default_pool
 
 
-def clip(a, a_min, a_max, out=None):
-    return a.clip(a_min, a_max, out)
-
-
-_METHODS = {
-    **{name: name for name in API["methods"] if name in API["functions"] and hasattr(ndarray, name) and name != "sort"},
-    "amax": "max",
-    "amin": "min",
-    "around": "round",
-}
+_METHODS = {name: name for name in API["methods"] if name in API["functions"] and hasattr(ndarray, name)}
+for _name in ("sort", "swapaxes", "squeeze", "repeat", "round"):  # the first sorts a copy
+    del _METHODS[_name]
+_METHODS |= {"amax": "max", "amin": "min"}
 _JOINING = {"concatenate", "stack", "hstack", "vstack", "dstack", "column_stack"}
 _LARGE = 2 << 20  # bytes of an array on average, from which on CuPy joins any number of them one by one
 _SYNCHRONISING = {
@@ -1069,14 +854,23 @@ _CREATING = {
     "logspace", "tri",
 }  # fmt: skip
 _OWN = {
-    f.__name__: f
-    for f in (
-        array, asarray, asanyarray, ascontiguousarray, asfortranarray, asnumpy, empty, empty_like, full, full_like,
-        zeros, ones, zeros_like, ones_like, copy, copyto, where, take, take_along_axis, put_along_axis,
-        get_array_module, broadcast_to, broadcast_arrays, may_share_memory, shares_memory, array_equal, result_type,
-        can_cast, get_default_memory_pool, clip,
+    name: globals()[name]
+    for name in (
+        *("array", "asarray", "ascontiguousarray", "asnumpy", "empty", "empty_like", "full", "full_like", "zeros"),
+        *(
+            "ones",
+            "zeros_like",
+            "ones_like",
+            "copy",
+            "copyto",
+            "where",
+            "take_along_axis",
+            "put_along_axis",
+            "broadcast_to",
+        ),
+        *("shares_memory", "array_equal", "result_type", "can_cast", "get_default_memory_pool"),
     )
-}  # fmt: skip
+}
 
 
 def functions(name):
@@ -1169,3 +963,6 @@ def _raise_to_device(result, compute, operands):
     if isinstance(result, (np.ndarray, np.generic, bool, int, float)):
         return _new(compute, operands)
     return result
+
+
+_add_operators()

@@ -1,10 +1,4 @@
-"""An optimizer's step on the device, in one launch, against the definitions: on the device operation by operation, and
-on the CPU over several steps.
-
-On the device the bits are equal. A GPU's functions are not the CPU's: after n steps masters differ by a few roundings
-of each step: |difference| <= 8 n u (|w| + the size of the updates) with u = 2^-24; working copies by one more rounding
-to FP16.
-"""
+"""An optimizer's step on the device, in one launch, has the bits of its definition, operation by operation there."""
 
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -22,7 +16,6 @@ pytestmark = [pytest.mark.usefixtures("gpu"), pytest.mark.cpu]  # the definition
 
 # Sizes around a group of 8, a block's first turn (2048) and a chunk; the last in two chunks
 SHAPES = [(1,), (7, 3), (8,), (4, 0), (2049,), (2, 4100)]
-U = 2.0**-24
 
 
 def random(shape, seed, dtype="float32"):
@@ -131,7 +124,6 @@ RULES = [
 ]
 NOT_TRACED = {optim.NAdam}  # its product over all steps so far is a loop
 STATE = replace(mp.MIXED, name="FP16_STATE", state="float16")
-POLICIES = [mp.FP32, mp.MIXED, mp.NO_MASTER]
 SKIPPED, STEPS = 2, 5  # which of how many steps is skipped
 
 
@@ -154,16 +146,14 @@ class Written(mp.Observer):
         self.heard.append((parameter, parameter.master.get()))
 
 
-ALL = [*POLICIES, STATE, mp.STOCHASTIC_ROUNDING]
+ALL = [mp.FP32, mp.MIXED, mp.NO_MASTER, STATE, mp.STOCHASTIC_ROUNDING]
 ROWS = [(*rule, ALL[i % 5]) for i, rule in enumerate(RULES)] + [(*RULES[i], policy) for i in (3, 7) for policy in ALL]
 
 
 @pytest.mark.parametrize(("kind", "options", "policy"), ROWS)
 def test_a_rule_has_the_bits_of_its_definition(kind, options, policy):
-    """On the device, operation by operation, and before an observer, which hears each update; with a step that is
-    skipped, several loss scales, and an lr that was 0.
-    """
-    params = [policy.cast(mp.nn.Parameter(random(s, i))) for i, s in enumerate(SHAPES) if 0 not in s]
+    """Also before an observer, which hears each update; with a step that is skipped, loss scales, an lr that was 0."""
+    params = [policy.cast(mp.nn.Parameter(random(s, i))) for i, s in enumerate(SHAPES)]
     found, scale = [], DeviceScale(on_device(np.array(64.0, "float32")))
     for way in (nullcontext, operation_by_operation, lambda: mp.observe(Written())):
         device = Device(kind(params, **options), params)
@@ -172,12 +162,16 @@ def test_a_rule_has_the_bits_of_its_definition(kind, options, policy):
         for t in range(STEPS):
             device.twin.param_groups[0]["lr"] = options["lr"] * t
             grads = [on_device((random(p.shape, 10 * t + i) * 64).astype(p.dtype)) for i, p in enumerate(params)]
-            masters = [p.master.get() for p in device.params]
+            masters, arrays = [p.master.get() for p in device.params], device.arrays()
             with way() as observer:
                 device.step(grads, (scale, 1, 64.0)[t % 3], on_device(np.array([t == SKIPPED])))
-            for p, was, heard in zip(device.params, masters, observer.heard if observer else (), strict=bool(observer)):
-                assert heard[0] is p
-                np.testing.assert_array_equal(heard[1], was)
+            if t == SKIPPED:
+                for was, x in zip(arrays, device.arrays(), strict=True):
+                    np.testing.assert_array_equal(x, was)
+            elif observer:
+                assert [id(p) for p, _ in observer.heard] == [id(p) for p in device.params]
+                for (_, heard), was in zip(observer.heard, masters):
+                    np.testing.assert_array_equal(heard, was)
         if launches() is not None:
             ours = [name for name in launches()[before:] if name.startswith(kind.__name__.lower())]
             assert way is not nullcontext or len(ours) == (0 if kind in NOT_TRACED else STEPS)
@@ -185,40 +179,6 @@ def test_a_rule_has_the_bits_of_its_definition(kind, options, policy):
     for a, *others in zip(*found, strict=True):
         for b in others:
             np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize(("kind", "options", "policy"), [(*rule, POLICIES[i % 3]) for i, rule in enumerate(RULES)])
-def test_a_rule_against_its_definition(kind, options, policy):
-    params = [policy.cast(mp.nn.Parameter(random(s, i))) for i, s in enumerate(SHAPES)]
-    optimizer = kind(params, **options)
-    device = Device(optimizer, params)
-    skip = on_device(np.zeros(1, bool))
-    for t in range(STEPS):
-        optimizer.param_groups[0]["lr"] *= 0.9  # as a schedule
-        grads = [(random(p.shape, 10 * t + i) * 64).astype(p.dtype) for i, p in enumerate(params)]
-        skip[...] = t == SKIPPED
-        before = device.arrays() if t == SKIPPED else []
-        device.step([on_device(g) for g in grads], 64.0, skip)
-        if t == SKIPPED:
-            for a, b in zip(before, device.arrays(), strict=True):
-                np.testing.assert_array_equal(a, b)
-            continue
-        for p, g in zip(params, grads, strict=True):
-            p.grad = g.astype(np.float32) / 64
-        optimizer.step()
-    rounding = 2.0**-11 if policy.name == "NO_MASTER" else 0  # in every step
-    for p, twin in zip(params, device.params, strict=True):
-        tolerance = STEPS * (8 * U + 2 * rounding) * (np.abs(p.master).astype(np.float64) + STEPS * 0.1)
-        tolerance += np.spacing(np.abs(p.master)).astype(np.float64) if rounding else 0
-        assert (np.abs(twin.master.get().astype(np.float64) - p.master) <= tolerance).all()
-        if policy is mp.MIXED:  # nearest-even, exactly
-            np.testing.assert_array_equal(twin.array.get(), twin.master.get().astype(np.float16))
-        state = device.state(twin)
-        assert state.pop("step") == STEPS - 1
-        for name, x in state.items():
-            e = optimizer.state[p][name]
-            bound = STEPS * (16 * U + rounding) * (np.abs(e) + np.abs(e).max(initial=1))
-            assert (np.abs(x - e) <= bound).all(), name
 
 
 def test_one_launch_per_dtype_of_gradients():
@@ -321,21 +281,6 @@ def test_more_parameters_than_a_launch_has_room_for(monkeypatch):
             assert device.state(p)["step"] == 1
     finally:
         many_arrays._most.cache_clear()
-
-
-def test_nothing_waits_for_the_device():
-    if launches() is None:
-        pytest.skip("a real GPU does not tell what waits for it")
-    from cuda_on_cpu import device
-
-    params = [mp.STOCHASTIC_ROUNDING.cast(mp.nn.Parameter(random(s, i))) for i, s in enumerate(SHAPES)]
-    adam = Device(optim.Adam(params), params)
-    grads = [on_device(random(s, i, "float16")) for i, s in enumerate(SHAPES)]
-    found, scale, skip = number(NONE, "int32"), number(8.0), on_device(np.zeros(1, bool))
-    adam.step(grads, skip=skip)
-    with device.no_synchronisation():
-        check(grads, found)
-        adam.step(check(grads, found, scale, unscale=True), skip=skip)
 
 
 def test_arrays_that_kernels_cannot_walk():

@@ -1,7 +1,7 @@
 """Streams go on when they like: what tinymp does on a GPU is right in every order that they allow, and faults show.
 
-The stand-in for a GPU (cuda_on_cpu/device.py) lets work queue until something waits for it, and then does that alone;
-within `order(seed)`, streams go on at random moments. `pytest --order 3` runs all tests of the GPU backend so.
+The stand-in (cuda_on_cpu/device.py) lets work queue until something waits for it; within `order(seed)`, streams go on
+at random moments.
 """
 
 import contextlib
@@ -124,12 +124,8 @@ def exchanged():
     import cupy
 
     group = nccl.NCCLGroup.__new__(nccl.NCCLGroup)
-    group.stream, group.engine, group.under_way, group.timeout = (
-        cupy.cuda.Stream(non_blocking=True),
-        Doubling(),
-        deque(),
-        9.0,
-    )
+    group.stream, group.under_way = cupy.cuda.Stream(non_blocking=True), deque()
+    group.engine, group.timeout = Doubling(), 9.0
     found = {}
     for i in range(4):
         gradients = [cupy.full(5, float(i + j), "float32") * 2 for j in range(3)]
@@ -198,11 +194,9 @@ def planted(monkeypatch, owner, name, old, new):
 @pytest.mark.parametrize(
     ("program", "owner", "name", "old", "new"),
     [
-        # a host buffer that is used again before the copy, or the kernel behind it, has run
+        # a host buffer that is used again before the copy has run, or behind an event that was never recorded
         (uploads, recording, "_hold", "_under_way.append((memory, event))", "pass"),
         (uploads, recording, "_hold", "pair[1].done", "True"),
-        (eager, recording, "_hold", "_under_way.append((memory, event))", "pass"),
-        # the event behind a copy is one that was never recorded
         (uploads, recording, "_hold", "event.record()", "pass"),
         # a callback that is called before the copy is there
         (callbacks, recording.AsyncCallback, "poll", "if self._sent and not self._event.done:", "if False:"),
