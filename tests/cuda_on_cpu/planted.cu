@@ -2,13 +2,6 @@
 
 // ------------------------------------------------------------------------------------------------------------ correct
 
-// y[i] = x[i] + 1 for the arrays in two tables of addresses.
-extern "C" __global__ void add_one_to_each(const unsigned long long* xs, const unsigned long long* ys, int n) {
-    const T* x = reinterpret_cast<const T*>(xs[blockIdx.x]);
-    T* y = reinterpret_cast<T*>(ys[blockIdx.x]);
-    for (int i = threadIdx.x; i < n; i += blockDim.x) store(y + i, widen(x[i]) + 1.0f);
-}
-
 // Copies in two groups: y[0] is what is in shared memory after the wait for the first, y[1] after that for the second.
 template <int FIRST, int SECOND>
 __device__ void copy_in_groups(const float* x, float* y, float* tile) {

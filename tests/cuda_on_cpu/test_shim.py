@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cuda_on_cpu
-from cuda_on_cpu import KernelError, Program, RaceError, compile
+from cuda_on_cpu import KernelError, Program, compile
 from cuda_on_cpu.memory import FENCE, Fenced, groups
 from tinymp.gpu.kernels import HERE
 
@@ -42,7 +42,14 @@ LINE, SHARED = r"text\.cu:\d+", "shared memory that another thread .* without a 
 NOT_A_MULTIPLE, OUTSIDE = "16: the address .* is not a multiple of 16", "an index is outside of its array"
 ORDER = r": `y`, float32 .* differs when threads run in another order"
 MISTAKES = [  # kernel, blocks, threads, arguments, bytes of shared memory, what is said
-    ("reverse_without_barrier", 1, 64, (halves(64), halves(64), i32(64)), 0, f"{LINE}.* without a barrier between"),
+    (
+        "reverse_without_barrier",
+        1,
+        64,
+        (halves(64), halves(64), i32(64)),
+        0,
+        r"\w+\.\w+:\d+: .* without a barrier between",
+    ),
     ("hidden_race", 1, 64, (floats(64),), 0, SHARED),
     ("warp_race", 1, 32, (floats(32),), 0, SHARED),
     ("atomic_race", 1, 64, (np.zeros(64, i32),), 0, SHARED),
@@ -127,22 +134,6 @@ def test_the_same_kernels_without_their_mistake(half):
     x = halves(9)
     half.launch("shifted", 1, 1, [x[:8], x[1:], i32(0), i32(3)])  # views that overlap share memory: x[1 + 3] = x[0]
     assert x.tolist() == [0, 1, 2, 3, 0, 5, 6, 7, 8]
-
-
-def test_tables_of_addresses(half):
-    xs, ys = ([halves(50) for _ in range(3)] for _ in range(2))
-    ys[1:] = [xs[2], np.zeros(50, np.float16)[10:]]
-    known = {x.ctypes.data: x for x in (*xs, *ys)}
-    tables = [np.array([x.ctypes.data for x in arrays], np.uint64) for arrays in (xs, ys)]
-    with pytest.raises(RaceError):  # blocks 1 and 2 share an array
-        half.launch("add_one_to_each", 3, 32, [*tables, i32(40)], resolve=known.get)
-    tables[0][2] = xs[1].ctypes.data
-    half.launch("add_one_to_each", 3, 32, [*tables, i32(40)], resolve=known.get)
-    for y in ys:
-        np.testing.assert_array_equal(y[:40], np.arange(40) + 1)
-    assert tables[1].tolist() == [y.ctypes.data for y in ys]
-    with pytest.raises(KernelError, match=r"`ys\[2\]`.* at byte 80 \(item 40\)"):
-        half.launch("add_one_to_each", 3, 32, [*tables, i32(41)], resolve=known.get)
 
 
 def test_code_that_does_not_compile():
