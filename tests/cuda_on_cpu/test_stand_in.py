@@ -90,37 +90,6 @@ def test_what_differs_from_numpy(cp):
     assert cp.isnan(cp.empty((2, 3), "float16")).all() and (cp.empty(5, "int32") == -1).all()
 
 
-def test_memory_order(cp):
-    x = cp.ones((6, 3, 4, 5), "float32").transpose(1, 2, 3, 0)
-    for kept in (x.astype("float16").astype("float32"), x.copy("K"), cp.empty_like(x), cp.full_like(x, 1)):
-        assert kept.strides == x.strides
-    for lost in (x + 0, cp.exp(x), x.copy(), cp.where(x > 0, x, 0), x[:, cp.arange(4)], x.sum(0), x.T + 1):
-        assert lost.flags.c_contiguous
-
-
-def test_views_know_their_memory(cp):
-    x = cp.ones((2, 3, 4), "float32")
-    for y in (x[1], x.T, x.reshape(6, 4), x[..., None], cp.broadcast_to(x, (5, 2, 3, 4)), x[0].T):
-        assert y.base is x and x.data.mem is y.data.mem
-    for y in (x.copy(), x.T.reshape(-1), x + 0, x[cp.asarray([0])]):
-        assert y.base is not x and y.data.mem is not x.data.mem
-    assert x[1].data.ptr == x.data.ptr + 48 and x.astype("float32", copy=False) is cp.asarray(x) is x
-
-
-def test_pools_count(cp, pool):
-    x = cp.zeros(1000, "float32")
-    y = x[1:] * 2
-    assert pool.used_bytes() == 2 * 4096
-    del y
-    assert (pool.used_bytes(), pool.total_bytes()) == (4096, 8192)
-    address = x.data.ptr
-    assert device.block_at(address + 3999) is x.data.mem.block and device.block_at(address + 4000) is None
-    del x
-    assert device.block_at(address) is not None  # work that was queued before may use it
-    cp.cuda.get_current_stream().synchronize()
-    assert device.block_at(address) is None
-
-
 # ----------------------------------------------------------------------------------------- waiting, streams and graphs
 
 
@@ -150,40 +119,6 @@ def test_what_waits_for_the_device(cp, waits):
                 stream.end_capture()
         else:
             stream.end_capture()
-
-
-def test_what_cupy_itself_launches(cp):
-    x, foreign = cp.ones((4, 4)), cp.foreign
-    for work, names in (
-        (lambda: x * 2, ["multiply"]),
-        (lambda: x.T.copy(), ["copy"]),
-        (lambda: (x.T[1:], x.reshape(2, 8), cp.empty(3)), []),
-        (lambda: (-x).sum(0), ["negative", "sum"]),
-        (lambda: cp.concatenate([x, x]), ["concatenate"]),
-    ):
-        foreign.clear()
-        work()
-        assert [what.split(" in ")[0] for what in foreign] == names
-        assert all("cuda_on_cpu/test_stand_in.py:" in what for what in foreign)
-
-
-def test_a_graph_is_written_down_and_replayed(cp, pool):
-    x, total, stream = cp.ones(4, "float32"), cp.zeros((), "float32"), cp.cuda.Stream(non_blocking=True)
-    with stream:
-        stream.begin_capture()
-        y = x * 2
-        z = cp.zeros_like(y)
-        z[1:3] = y[:2]
-        z[cp.asarray(0)] = 5
-        w = cp.concatenate([y, z]).reshape(2, 4)
-        total += w.sum(axis=0).max()
-        x += 1
-        graph = stream.end_capture()
-    assert cp.isnan(w).all() and x.tolist() == [1] * 4 and total == 0  # nothing has run
-    for i in (1, 2):
-        graph.launch()
-        assert w.tolist() == [[2 * i] * 4, [5, 2 * i, 2 * i, 0]]
-    assert total == 7 + 9 and x.tolist() == [3] * 4
 
 
 def test_a_graph_needs_its_memory(cp):
@@ -231,24 +166,6 @@ def test_memory_that_is_given_back_in_a_capture_goes_out_again_in_it(cp, pool):
     assert cp.isnan(v).all()  # its content is gone: the graph writes there before
 
 
-def test_host_memory_in_a_capture(cp, pool):
-    x, runtime, stream = cp.zeros(3, "float32"), cp.cuda.runtime, cp.cuda.Stream(non_blocking=True)
-    memories = [cp.cuda.alloc_pinned_memory(x.nbytes) for _ in range(2)]
-    host, back = (np.frombuffer(memory, np.float32, 3) for memory in memories)
-    with stream:
-        stream.begin_capture()
-        runtime.memcpyAsync(x.data.ptr, host.ctypes.data, x.nbytes, runtime.memcpyHostToDevice, stream.ptr)
-        x *= 2
-        runtime.memcpyAsync(back.ctypes.data, x.data.ptr, x.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
-        with pytest.raises(runtime.CUDARuntimeError, match="not pinned"):
-            runtime.memcpyAsync(np.ones(3).ctypes.data, x.data.ptr, x.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
-        graph = stream.end_capture()
-    for value in (1, 5):
-        host[:] = value
-        graph.launch()
-        assert x.tolist() == back.tolist() == [2 * value] * 3
-
-
 IN_CAPTURE = {
     "H2D": [
         *(lambda cp, x: cp.asarray([1.0]), lambda cp, x: cp.array(np.ones(3)), lambda cp, x: x.set(np.ones((3, 3)))),
@@ -280,20 +197,6 @@ def test_what_cupy_does_inside_is_refused_in_a_capture(cp, pool, kind):
     cp.cuda.get_current_stream().synchronize()
     graph.launch()
     assert (y == 2).all()
-
-
-def test_the_rest_is_taken(cp, pool):
-    """What CuPy does with kernels, scratch memory and copies on the device."""
-    x, i, stream = cp.ones((3, 3)), cp.asarray([0, 2]), cp.cuda.Stream(non_blocking=True)
-    cp.cuda.get_current_stream().synchronize()
-    with stream:
-        stream.begin_capture()
-        found = [x.sum(0), cp.cumsum(x, 1), cp.sort(x), x.argmax(1), x[i], x.take(i, 1), cp.where(x > 0, x, 0)]
-        found += [cp.stack([x] * 8), x.repeat(2, 0), cp.zeros(3), cp.arange(4), cp.pad(x, 1), cp.vdot(x, x)]
-        x[i] = 3.0
-        graph = stream.end_capture()
-    graph.launch()
-    assert x[0, 0] == 3 and not any(cp.isnan(y.astype("float64")).any() for y in found)
 
 
 def test_a_stream_joins_a_capture_by_an_event(cp, pool):
@@ -330,16 +233,6 @@ def test_copies_from_the_host_arrive_late(cp):
             array.data.copy_from_host_async(memory.ptr, x.nbytes)
             del memory  # and the next to ask gets it
     assert np.isnan(x.get()).all() and np.isnan(y.get()).all()
-
-
-def test_allocating_in_a_capture(cp):
-    stream, runtime = cp.cuda.Stream(non_blocking=True), cp.cuda.runtime
-    with stream, cp.cuda.using_allocator(cp.cuda.MemoryPool().malloc):
-        stream.begin_capture(runtime.streamCaptureModeThreadLocal)
-        with pytest.raises(runtime.CUDARuntimeError, match="cudaMalloc"):
-            cp.zeros(3)
-    with pytest.raises(RuntimeError, match="default \\(legacy\\) stream"):
-        cp.cuda.Stream.null.begin_capture()
 
 
 # ---------------------------------------------------------------------------------------------- launches, installation

@@ -56,25 +56,10 @@ def test_settings_of_the_library(monkeypatch, cp, capability, size):
         assert (state.stream, state.workspace[1]) == (stream.ptr, size)
         seen.append((stream, state.workspace))
     assert seen[0][1] != seen[1][1]  # products on two streams may run at once
-
-
-def test_what_is_not_captured_is_left_to_cupy(cp):
-    from cupy_backends.cuda.libs import cublas as bindings
-
-    library = cublas._cublas()
-    if not hasattr(library, "calls"):
-        pytest.skip("a GPU keeps no list of calls")
-    before = len(library.calls), len(bindings.calls)
-    gemm(cp.ones((2, 2)), cp.ones((2, 2)))
-    assert (len(library.calls), len(bindings.calls)) == (before[0], before[1] + 1)
-
-
-def test_a_status_is_an_error_with_its_name(cp):
-    library = cublas._cublas()
-    if not hasattr(library, "calls"):
-        pytest.skip("a GPU does as it is told")
+    before = len(library.calls)
+    gemm(a, a)  # which is not captured, is CuPy's
+    assert len(library.calls) == before
     library.cublasGemmStridedBatchedEx = lambda *args: 15
-    a = cp.zeros((2, 2), "float16")
     with pytest.raises(RuntimeError, match=r"cublasGemmStridedBatchedEx\(.*: CUBLAS_STATUS_NOT_SUPPORTED"):
         captured(cp, lambda: gemm(a, a))
 

@@ -167,15 +167,6 @@ def test_what_is_planted_is_found(tmp_path, code, said):
         check(whole(tmp_path, code), "half", "sm_80")
 
 
-def test_what_the_assembler_says_is_read(tmp_path):
-    block = "__shared__ float s[64]; s[threadIdx.x] = *x; __syncthreads(); *x = s[63 - threadIdx.x];"
-    found = check(whole(tmp_path, f'extern "C" __global__ void turn(float* x) {{ {block} }}'), "float", "sm_75")
-    assert list(found) == ["turn"] and (found["turn"].spills, found["turn"].shared) == (0, 256)
-    assert 4 < found["turn"].registers < 40
-    code = "#define THREADS 256\n" + CROWDED  # that many do fit
-    assert check(whole(tmp_path, code), "half", "sm_80")["crowded"].registers > 64
-
-
 @pytest.mark.parametrize(("rows", "architecture"), [(8, "sm_120"), (510, "sm_70"), (510, "sm_90")])
 def test_a_rule_compiles_with_room_for_many_parameters(rows, architecture, gpu):
     """510 rows of Adam are 32,640 bytes of arguments, all that there is room for."""

@@ -153,7 +153,7 @@ ROWS = [(*rule, ALL[i % 5]) for i, rule in enumerate(RULES)] + [(*RULES[i], poli
 @pytest.mark.parametrize(("kind", "options", "policy"), ROWS)
 def test_a_rule_has_the_bits_of_its_definition(kind, options, policy):
     """Also before an observer, which hears each update; with a step that is skipped, loss scales, an lr that was 0."""
-    params = [policy.cast(mp.nn.Parameter(random(s, i))) for i, s in enumerate(SHAPES)]
+    params = [policy.cast(mp.nn.Parameter(random(s, i))) for i, s in enumerate(SHAPES) if 0 not in s]
     found, scale = [], DeviceScale(on_device(np.array(64.0, "float32")))
     drawn = policy.rounding == "stochastic"  # then a skipped step of a kernel draws its working copies anew
     for way in (nullcontext, operation_by_operation, lambda: mp.observe(Written()))[: 2 if drawn else 3]:
@@ -203,30 +203,20 @@ def test_one_launch_per_dtype_of_gradients():
 
 
 class Branching(optim.SGD):
-    """No function of single elements, or not of these alone."""
-
-    factor = 1.0
-
-    def update(self, w, g, state, group):
-        if state["step"] % 2:
-            g = g / (g * g).sum() ** 0.5
-        return w - self.factor * group["lr"] * g
-
-
-class Counting(optim.SGD):
-    """It keeps a number of its own."""
+    """No function of single elements, nor of these alone; it keeps a number of its own."""
 
     seen = 0
 
     def update(self, w, g, state, group):
         self.seen += 1
-        return super().update(w, g, state, group)
+        if state["step"] % 2:
+            g = g / (g * g).sum() ** 0.5
+        return w - group["lr"] * g
 
 
-@pytest.mark.parametrize("kind", [Branching, Counting])
-def test_a_rule_that_cannot_be_traced_runs_as_it_is(kind):
+def test_a_rule_that_cannot_be_traced_runs_as_it_is():
     params = [mp.MIXED.cast(mp.nn.Parameter(random(s, i))) for i, s in enumerate([(7, 3), (8,)])]
-    optimizer = kind(params, lr=0.1)
+    optimizer = Branching(params, lr=0.1)
     device = Device(optimizer, params)
     for t in range(3):
         grads = [random(p.shape, 10 * t + i).astype(p.dtype) for i, p in enumerate(params)]
@@ -236,7 +226,7 @@ def test_a_rule_that_cannot_be_traced_runs_as_it_is(kind):
         device.step([on_device(g) for g in grads], skip=on_device(np.array([False])))
     for p, twin in zip(params, device.params):
         np.testing.assert_allclose(twin.master.get(), p.master, rtol=1e-6)
-    assert getattr(device.optimizer, "seen", 0) == (6 if kind is Counting else 0)
+    assert device.optimizer.seen == 6
 
 
 def test_options_that_change_and_late_steps():
@@ -278,12 +268,3 @@ def test_more_parameters_than_a_launch_has_room_for(monkeypatch):
             assert device.state(p)["step"] == 1
     finally:
         many_arrays._most.cache_clear()
-
-
-def test_arrays_that_kernels_cannot_walk():
-    params = [mp.nn.Parameter(random((4, 6), 0))]
-    device = Device(optim.SGD(params, momentum=0.5), params)
-    device.step([on_device(random((4, 6), 1))])
-    device.optimizer.state[device.params[0]]["momentum_buffer"] = on_device(random(6, 0))
-    with pytest.raises(TypeError, match=r"state momentum_buffer: expected a C-contiguous float32 of size 24, got"):
-        device.step([on_device(random((4, 6), 1))])

@@ -54,14 +54,8 @@ def test_uniform(n):
     assert (y.dtype, y.shape) == ("float32", (n,)) and ((y >= 0) & (y < 1)).all()
     assert len(set(y.tolist())) == n  # 1030 of 2^24 numbers: none comes twice under this seed
     assert GPU.get_rng_state() == {"seed": 0, "offset": int(n > 0)}
-
-
-def test_uniform_is_uniform():
-    y = np.sort(GPU.uniform((100, 200)).get().reshape(-1).astype("f8"))
-    n = len(y)
-    distance = np.abs(y - (np.arange(n) + 0.5) / n).max()  # Kolmogorov and Smirnov
-    assert distance < 1.95 / np.sqrt(n)  # exceeded by one seed in a thousand
-    assert abs(np.corrcoef(GPU.uniform((n,)).get(), GPU.uniform((n,)).get())[0, 1]) < 4 / np.sqrt(n)
+    if n > 1000:  # Kolmogorov and Smirnov: exceeded by one seed in a thousand
+        assert np.abs(np.sort(y) - (np.arange(n) + 0.5) / n).max() < 1.95 / np.sqrt(n)
 
 
 def test_seed_and_state_repeat(monkeypatch):
@@ -155,10 +149,6 @@ def test_sizes_and_unaligned_starts(n, start):
 
 def test_the_memory_order_is_kept():
     x = channels_last(np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype("float32"))
-    y = GPU.cast_stochastic(on_device(x))
-    assert [2 * s for s in y.strides] == list(x.strides)
-    np.testing.assert_allclose(y.get(), x, rtol=2.0**-10)
-    wide = GPU.cast_stochastic(on_device(x.astype("float64")))
-    np.testing.assert_allclose(wide.get(), x, rtol=2.0**-10)
-    gaps = on_device(np.ascontiguousarray(x))[:, ::2]
-    np.testing.assert_allclose(GPU.cast_stochastic(gaps).get(), x[:, ::2], rtol=2.0**-10)
+    assert [2 * s for s in GPU.cast_stochastic(on_device(x)).strides] == list(x.strides)
+    for on in (on_device(x), on_device(x.astype("float64")), on_device(np.ascontiguousarray(x))[:, ::2]):
+        np.testing.assert_allclose(GPU.cast_stochastic(on).get(), on.get(), rtol=2.0**-10)

@@ -9,6 +9,7 @@ import pytest
 import tinymp as mp
 from gpu.both_ways import on_device
 from oracle import rng
+from tinymp.backend.gpu import LONG
 from tinymp.fast_path import find
 
 GPU = mp.backend.gpu
@@ -54,18 +55,16 @@ def test_orders_of_memory_and_addresses():
 
 def test_others_are_left_to_cupy():
     gaps = on_device(np.ones((6, 8), "float32"))[:, ::2]
-    for x in (gaps, on_device(np.ones((3, 4), "float64")), on_device(np.ones((3, 4), "int64"))):
-        assert not taken(x, 0)
-        np.testing.assert_array_equal(GPU.reduce(x, 0, "sum").get(), x.get().sum(0, keepdims=True))
+    long = on_device(np.abs(rng(3).standard_normal((2, 3 * LONG + 5))))  # FP64
+    for x in (gaps, long, on_device(np.ones((3, 4), "int64"))):
+        for axis in (0, 1, (0, 1)):
+            assert not taken(x, axis)
+            np.testing.assert_allclose(GPU.reduce(x, axis, "sum").get(), x.get().sum(axis, keepdims=True), rtol=1e-5)
     assert GPU.reduce(on_device(np.ones((0, 4), "float32")), 0, "sum").get().tolist() == [[0] * 4]
-
-
-def test_infinities_and_nan_stay_in_their_sums():
-    x = np.ones((4, 64), "float16")
-    x[0, 3], x[1, 5], x[2, 7], x[3, 7] = np.inf, np.nan, np.inf, -np.inf
-    got = GPU.reduce(on_device(x), 0, "sum").get()[0]
-    assert got[3] == np.inf and np.isnan(got[[5, 7]]).all()
-    assert (np.delete(got, [3, 5, 7]) == 4).all()
+    special = np.ones((4, 64), "float16")
+    special[0, 3], special[1, 5], special[2, 7], special[3, 7] = np.inf, np.nan, np.inf, -np.inf
+    got = GPU.reduce(on_device(special), 0, "sum").get()[0]
+    assert got[3] == np.inf and np.isnan(got[[5, 7]]).all() and (np.delete(got, [3, 5, 7]) == 4).all()
 
 
 @pytest.mark.parametrize(
