@@ -19,6 +19,7 @@ import json
 import math
 import operator
 import pathlib
+import types
 import warnings
 
 import numpy as np
@@ -67,17 +68,6 @@ def _strides(x, order, dtype, shape=None):
         strides[-axis] = step
         step *= shape[-axis]
     return tuple(strides)
-
-
-class Flags:
-    """cupy.ndarray.flags."""
-
-    def __init__(self, c_contiguous, f_contiguous, owndata):
-        self.c_contiguous, self.f_contiguous, self.owndata = c_contiguous, f_contiguous, owndata
-        self.fnc, self.forc = f_contiguous and not c_contiguous, f_contiguous or c_contiguous
-
-    def __getitem__(self, name):
-        return getattr(self, name.lower())
 
 
 # ------------------------------------------------------------------------------------------- computing and writing down
@@ -214,17 +204,14 @@ class ndarray:
 
     @property
     def flags(self):
-        return Flags(self._a.flags.c_contiguous, self._a.flags.f_contiguous, self.base is None)
+        c, f = self._a.flags.c_contiguous, self._a.flags.f_contiguous
+        return types.SimpleNamespace(
+            c_contiguous=c, f_contiguous=f, owndata=self.base is None, fnc=f and not c, forc=f or c
+        )
 
     @property
     def T(self):
         return self if self.ndim < 2 else self.transpose()
-
-    @property
-    def __cuda_array_interface__(self):
-        strides = None if self.flags.c_contiguous else self.strides
-        data = (self.data.ptr if self.size else 0, False)
-        return {"shape": self.shape, "typestr": self.dtype.str, "data": data, "strides": strides, "version": 3}
 
     def __len__(self):
         if not self.ndim:
@@ -239,20 +226,13 @@ class ndarray:
     # ---- to the host
 
     def __array__(self, dtype=None, copy=None):
-        raise TypeError(
-            "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a NumPy array "
-            "explicitly."
-        )
+        raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")
 
     def get(self, stream=None, order="C", out=None, blocking=True):
         """A copy on the host. It waits for the device unless `out` is pinned and blocking is False."""
         if out is not None:
-            if not isinstance(out, np.ndarray):
-                raise TypeError("Only numpy.ndarray can be obtained from cupy.ndarray")
-            if out.dtype != self.dtype:
-                raise TypeError(f"{out.dtype} array cannot be obtained from {self.dtype} array")
-            if out.shape != self.shape:
-                raise ValueError(f"Shape mismatch. Expected shape: {self.shape}, actual shape: {out.shape}")
+            if (out.dtype, out.shape) != (self.dtype, self.shape):
+                raise ValueError(f"{out.dtype} {out.shape} cannot be obtained from {self.dtype} {self.shape}")
             device.refuse_in_capture("D2H")
             address = out.__array_interface__["data"][0]
             if not blocking and out.flags.c_contiguous and device._pinned_at(address, out.nbytes) is not None:
@@ -267,14 +247,8 @@ class ndarray:
 
     def set(self, arr, stream=None):
         """Copy an array of the host into this one. Not while a stream captures."""
-        if not isinstance(arr, np.ndarray):
-            raise TypeError("Only numpy.ndarray can be set to cupy.ndarray")
-        if arr.dtype != self.dtype:
-            raise TypeError(f"{arr.dtype} array cannot be set to {self.dtype} array")
-        if arr.shape != self.shape:
-            raise ValueError(f"Shape mismatch. Old shape: {self.shape}, new shape: {arr.shape}")
-        if not self.flags.forc:
-            raise RuntimeError("Cannot set to non-contiguous array")
+        if (arr.dtype, arr.shape) != (self.dtype, self.shape) or not self.flags.forc:
+            raise TypeError(f"{arr.dtype} {arr.shape} cannot be set to {self.dtype} {self.shape}")
         self._upload(arr)
 
     def _upload(self, arr):
@@ -290,9 +264,7 @@ class ndarray:
 
     def __bool__(self):
         if self.size > 1:
-            raise ValueError(
-                "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()"
-            )
+            raise ValueError("The truth value of an array with more than one element is ambiguous")
         return self.size == 1 and bool(self.get())
 
     __int__, __float__, __repr__, __str__, tolist, tobytes = (
@@ -404,7 +376,9 @@ class ndarray:
             if isinstance(value, ndarray):
                 source, shape = value._a, target.shape
                 if (shape, source.strides, value.data.ptr) != (source.shape, target.strides, target.data.ptr):
-                    _into(target, lambda: _fitting(source, shape), [value])
+                    ones = max(source.ndim - len(shape), 0)  # leading axes of length 1 may be dropped
+                    source = source.reshape(source.shape[ones:]) if set(source.shape[:ones]) <= {1} else source
+                    _into(target, lambda: np.broadcast_to(source, shape), [value])
             else:
                 target.fill(value)
             return
@@ -430,10 +404,8 @@ class ndarray:
             indices = array(indices, int)
         index = _host(indices)
         length = self.size if axis is None else self.shape[axis]
-        if not length and np.size(index):
-            raise IndexError("cannot do a non-empty take from an empty axes.")
-        if np.asarray(index).dtype.kind not in "iu":
-            raise TypeError("take: the indices must be integers")
+        if np.asarray(index).dtype.kind not in "iu" or (not length and np.size(index)):
+            raise TypeError("take: the indices must be integers, and none of an empty axis")
         a = self._a
         return _result(lambda: np.take(a, np.mod(index, max(length, 1)), axis), [self, indices], out, "no")
 
@@ -469,21 +441,16 @@ class ndarray:
             return _new(compute, [self], strides="F")
         return _result(compute, [self], out, "unsafe")
 
-    def _scan(self, name, axis=None, dtype=None, out=None):
+    def _scan(self, name, axis=None, dtype=None):
         """As in CuPy: in place, on a copy in which the axis is the last; the result may be a view of it."""
         how = getattr(np, name)
-        dtype = how(np.zeros(1, self.dtype), dtype=dtype).dtype if out is None else out.dtype
-        x = self.astype(dtype, "C")
+        x = self.astype(how(np.zeros(1, self.dtype), dtype=dtype).dtype, "C")
         x, axis = (x.ravel(), 0) if axis is None else (x, axis)
         last = functions("moveaxis")(x, axis, -1)
         flat = last.reshape(-1, last.shape[-1]) if x.size else last
         a = flat._a
         _into(flat, lambda: how(a, -1), [flat])
-        y = functions("moveaxis")(flat.reshape(last.shape), -1, axis)
-        if out is None:
-            return y
-        out[...] = y
-        return out
+        return functions("moveaxis")(flat.reshape(last.shape), -1, axis)
 
     def clip(self, min=None, max=None, out=None):
         a, low, high = (None if x is None else _host(x) for x in (self, min, max))
@@ -491,17 +458,10 @@ class ndarray:
         def clipped():
             if low is None or high is None or a.dtype.kind != "f":
                 return np.clip(a, low, high)
-            x, least, most = (
-                _flushed(np.asarray(v).astype(a.dtype)) for v in (a, low, high)
-            )  # as CuPy's kernel has it
+            x, least, most = (_flushed(np.asarray(v).astype(a.dtype)) for v in (a, low, high))  # as CuPy's kernel
             return np.where(least > most, most, np.where(x < least, least, np.where(x > most, most, x)))
 
         return _result(clipped, [self, min, max], out)
-
-    def dot(self, b, out=None):
-        x, y = self._a, _host(b)
-        _by_cublas(np.dot, x, y)
-        return _result(lambda: np.dot(x, y), [self, b], out)
 
 
 def _method(name, through):
@@ -520,15 +480,8 @@ for _name in ("sum", "prod", "mean", "var", "std", "max", "min", "ptp", "all", "
     _method(_name, ndarray._reduce)
 for _name in ("cumsum", "cumprod"):
     _method(_name, ndarray._scan)
-for _name in ("swapaxes", "squeeze", "repeat", "round"):
+for _name in ("swapaxes", "squeeze", "repeat", "round", "dot"):
     _method(_name, lambda self, name, **given: _delegate(name, (self,), given))
-
-
-def _fitting(a, shape):
-    """NumPy's rule for assignments: leading axes of length 1 may be dropped."""
-    while a.ndim > len(shape) and a.shape[0] == 1:
-        a = a[0]
-    return np.broadcast_to(a, shape)
 
 
 def _index(x, index):
@@ -537,24 +490,17 @@ def _index(x, index):
     for part in index if isinstance(index, tuple) else (index,):
         if isinstance(part, (list, np.ndarray)):
             part = array(np.asarray(part) if np.size(part) else np.asarray(part, np.int32))
-        if isinstance(part, (bool, np.bool_)):
-            raise IndexError("the stand-in does not take single booleans as indices")
         if isinstance(part, ndarray):
             used.append(part)
             if part.dtype.kind not in "iub":
-                raise IndexError(
-                    f"arrays used as indices must be of integer or boolean type. (actual: {part.dtype.type})"
-                )
+                raise IndexError(f"arrays used as indices must be of integer or boolean type, got {part.dtype}")
             if part.dtype.kind == "b":
                 kind = "mask"
             elif kind == "basic":
                 kind = "integer"
             part = part._a
         elif not (part is None or part is Ellipsis or isinstance(part, (int, slice, np.integer))):
-            raise IndexError(
-                "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays "
-                f"are valid indices, got {type(part)}"
-            )
+            raise IndexError(f"no valid index: {type(part)}")
         parts.append(part)
     return tuple(parts), kind, used
 
@@ -592,7 +538,7 @@ class ufunc:
     """cupy.ufunc."""
 
     def __init__(self, name, nin, nout, at):
-        self.__name__, self.nin, self.nout, self.nargs = name, nin, nout, nin + nout
+        self.__name__, self.nin, self.nout = name, nin, nout
         self.name = f"cupy_{name}"
         self._at = at
         self._numpy = getattr(np, name, None)
@@ -600,19 +546,10 @@ class ufunc:
     def __call__(self, *args, out=None, dtype=None, casting="same_kind", **kwargs):
         if kwargs:
             raise TypeError(f"Wrong arguments {kwargs}")
-        if not self.nin <= len(args) <= self.nargs:
-            raise TypeError(
-                f"Wrong number of arguments for {self.name!r}. It must be either {self.nin} or {self.nargs} (with "
-                f"outputs), but given {len(args)}."
-            )
-        if len(args) > self.nin:
-            if out is not None:
-                raise ValueError("Cannot specify 'out' as both a positional and keyword argument")
-            args, out = args[: self.nin], args[self.nin :]
-            out = out[0] if self.nout == 1 else out
+        if not self.nin <= len(args) <= self.nin + self.nout or (len(args) > self.nin and out is not None):
+            raise TypeError(f"Wrong number of arguments for {self.name!r}: {len(args)}")
+        args, out = args[: self.nin], args[self.nin :] or out
         operands = [_host(x) for x in args]
-        if self._numpy is None:
-            raise AttributeError(f"the stand-in for CuPy has no {self.__name__}: NumPy has none")
         keywords = {} if dtype is None else {"dtype": _dtype(dtype)}
 
         def compute():
@@ -635,16 +572,6 @@ class ufunc:
         if self._at is None:
             raise NotImplementedError(f"`{self.name}.at` is not supported yet")
         a.scatter_add(indices, b, self._numpy)
-
-    def reduce(self, array, axis=0, dtype=None, out=None, keepdims=False):
-        if self.__name__ not in ("add", "multiply"):
-            raise NotImplementedError(f"`{self.name}.reduce` is not supported yet")
-        return (array.sum if self.__name__ == "add" else array.prod)(axis, dtype, out, keepdims)
-
-    def accumulate(self, array, axis=0, dtype=None, out=None):
-        if self.__name__ not in ("add", "multiply"):
-            raise NotImplementedError(f"`{self.name}.accumulate` is not supported yet")
-        return (array.cumsum if self.__name__ == "add" else array.cumprod)(axis, dtype, out)
 
 
 ufuncs = {name: ufunc(name, **kinds) for name, kinds in API["ufuncs"].items()}
@@ -686,7 +613,8 @@ def array(obj, dtype=None, copy=True, order="K", subok=False, ndmin=0, *, blocki
     if isinstance(obj, ndarray):
         x = obj.astype(obj.dtype if dtype is None else dtype, order, copy=bool(copy))
     elif isinstance(obj, (list, tuple)) and _holds_device_arrays(obj):
-        x = functions("stack")([asarray(part) for part in obj]).astype(dtype or _first_dtype(obj), copy=False)
+        parts = [asarray(part) for part in obj]
+        x = functions("stack")(parts).astype(dtype or np.result_type(*(part.dtype for part in parts)), copy=False)
     else:
         host = np.asarray(obj, dtype)
         fortran = order is not None and order[0] in "AaKk" and host.flags.fnc
@@ -702,10 +630,6 @@ def _holds_device_arrays(obj):
     return any(isinstance(x, ndarray) or (isinstance(x, (list, tuple)) and _holds_device_arrays(x)) for x in obj)
 
 
-def _first_dtype(obj):
-    return np.result_type(*(asarray(x).dtype for x in obj))
-
-
 def asarray(a, dtype=None, order=None, *, copy=None, blocking=False):
     return array(a, dtype, bool(copy), order)
 
@@ -718,11 +642,7 @@ def ascontiguousarray(a, dtype=None):
 def asnumpy(a, stream=None, order="C", out=None, *, blocking=True):
     if isinstance(a, ndarray):
         return a.get(stream, order, out, blocking)
-    host = np.asarray(a, order=order)
-    if out is None:
-        return host
-    out[...] = host
-    return out
+    return np.asarray(a, order=order)
 
 
 def empty(shape, dtype=float, order="C"):
@@ -833,44 +753,21 @@ def get_default_memory_pool():
 
 
 _METHODS = {name: name for name in API["methods"] if name in API["functions"] and hasattr(ndarray, name)}
-for _name in ("sort", "swapaxes", "squeeze", "repeat", "round"):  # the first sorts a copy
+for _name in ("sort", "swapaxes", "squeeze", "repeat", "round", "dot"):  # the first sorts a copy
     del _METHODS[_name]
 _METHODS |= {"amax": "max", "amin": "min"}
 _JOINING = {"concatenate", "stack", "hstack", "vstack", "dstack", "column_stack"}
 _LARGE = 2 << 20  # bytes of an array on average, from which on CuPy joins any number of them one by one
-_SYNCHRONISING = {
-    "allclose", "argwhere", "bincount", "choose", "compress", "delete", "extract", "flatnonzero", "histogram",
-    "histogram2d", "histogramdd", "intersect1d", "piecewise", "place", "poly", "roots", "setdiff1d", "setxor1d",
-    "trim_zeros", "union1d", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values",
-}  # fmt: skip
+_SYNCHRONISING = {"allclose", "argwhere", "bincount", "compress", "delete", "extract", "flatnonzero", "histogram"}
+_SYNCHRONISING |= {"place", "setdiff1d", "union1d", "unique"}
 _PRODUCTS = {"matmul", "dot", "vdot", "inner", "tensordot", "einsum"}
-_OF_THE_HOST = {
-    "broadcast_shapes", "format_float_positional", "format_float_scientific", "get_printoptions", "isdtype", "isscalar",
-    "issubdtype", "iterable", "mintypecode", "ndim", "printoptions", "promote_types", "set_printoptions", "shape",
-    "size", "typename",
-}  # fmt: skip
-_CREATING = {
-    "arange", "bartlett", "blackman", "eye", "hamming", "hanning", "identity", "indices", "kaiser", "linspace",
-    "logspace", "tri",
-}  # fmt: skip
+_OF_THE_HOST = {"broadcast_shapes", "isscalar", "issubdtype", "ndim", "promote_types", "shape", "size"}
+_CREATING = {"arange", "eye", "identity", "indices", "linspace", "logspace", "tri"}
 _OWN = {
-    name: globals()[name]
-    for name in (
-        *("array", "asarray", "ascontiguousarray", "asnumpy", "empty", "empty_like", "full", "full_like", "zeros"),
-        *(
-            "ones",
-            "zeros_like",
-            "ones_like",
-            "copy",
-            "copyto",
-            "where",
-            "take_along_axis",
-            "put_along_axis",
-            "broadcast_to",
-        ),
-        *("shares_memory", "array_equal", "result_type", "can_cast", "get_default_memory_pool"),
-    )
-}
+    "array", "asarray", "ascontiguousarray", "asnumpy", "broadcast_to", "can_cast", "copy", "copyto", "empty",
+    "empty_like", "full", "full_like", "get_default_memory_pool", "array_equal", "ones", "ones_like", "put_along_axis",
+    "result_type", "shares_memory", "take_along_axis", "where", "zeros", "zeros_like",
+}  # fmt: skip
 
 
 def functions(name):
@@ -879,7 +776,7 @@ def functions(name):
     if name not in API["functions"]:
         raise AttributeError(f"module 'cupy' has no attribute {name!r}")
     if name in _OWN:
-        return _OWN[name]
+        return globals()[name]
     allowed = None if parameters is None or "**kwargs" in parameters else set(parameters)
 
     def call(*args, **kwargs):

@@ -11,7 +11,7 @@ import pytest
 
 import cuda_on_cpu
 from cuda_on_cpu import KernelError, Program, compile
-from cuda_on_cpu.memory import FENCE, Fenced, groups
+from cuda_on_cpu.memory import groups
 from tinymp.gpu.kernels import HERE
 
 pytestmark = pytest.mark.skipif(cuda_on_cpu.problem() is not None, reason=str(cuda_on_cpu.problem()))
@@ -134,24 +134,6 @@ def test_the_same_kernels_without_their_mistake(half):
     x = halves(9)
     half.launch("shifted", 1, 1, [x[:8], x[1:], i32(0), i32(3)])  # views that overlap share memory: x[1 + 3] = x[0]
     assert x.tolist() == [0, 1, 2, 3, 0, 5, 6, 7, 8]
-
-
-def test_code_that_does_not_compile():
-    with pytest.raises(RuntimeError, match=r"text\.cu:1"):
-        Program.of('extern "C" __global__ void wrong(float* y) { y[0] = missing; }')
-
-
-@pytest.mark.parametrize("size", [0, 15, 4096])
-@pytest.mark.parametrize("residue", [0, 15])
-@pytest.mark.parametrize("at_end", [False, True])
-def test_fenced_memory(size, residue, at_end):
-    memory = Fenced(size, residue, at_end, 0xAB)
-    assert memory.address % 16 == residue and memory.data.size == size
-    start, end = memory.low + FENCE, memory.high - FENCE
-    assert start <= memory.address and memory.address + size <= end
-    assert (end - memory.address - size if at_end else memory.address - start) < 16
-    memory.data[:] = 1
-    memory.free()
 
 
 def test_groups_of_overlapping_arrays():

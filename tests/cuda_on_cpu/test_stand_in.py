@@ -199,42 +199,6 @@ def test_what_cupy_does_inside_is_refused_in_a_capture(cp, pool, kind):
     assert (y == 2).all()
 
 
-def test_a_stream_joins_a_capture_by_an_event(cp, pool):
-    x, streams = cp.ones(3), [cp.cuda.Stream(non_blocking=True) for _ in range(2)]
-    cp.cuda.get_current_stream().synchronize()
-    with streams[0]:
-        streams[0].begin_capture()
-        x += 1
-    streams[1].wait_event(streams[0].record())
-    with streams[1]:
-        x *= 3
-    streams[0].wait_event(streams[1].record())
-    with streams[0]:
-        x += 1
-        graph = streams[0].end_capture()
-    assert not streams[1].is_capturing() and (x == 1).all()
-    graph.launch()
-    assert (x == 7).all()
-    before = cp.cuda.get_current_stream().record()
-    with streams[0]:
-        streams[0].begin_capture()
-        with pytest.raises(cp.cuda.runtime.CUDARuntimeError, match="uncaptured work"):
-            streams[0].wait_event(before)
-
-
-def test_copies_from_the_host_arrive_late(cp):
-    x, y = cp.empty(3, "float32"), cp.empty(3, "float32")
-    with cp.no_synchronisation(), pytest.raises(AssertionError, match="pageable memory waits for the device"):
-        x.data.copy_from_host_async(HOST.ctypes.data, HOST.nbytes)
-    with cp.no_synchronisation():
-        for array in (x, y):
-            memory = cp.cuda.alloc_pinned_memory(x.nbytes)
-            np.frombuffer(memory, np.float32, 3)[:] = 1
-            array.data.copy_from_host_async(memory.ptr, x.nbytes)
-            del memory  # and the next to ask gets it
-    assert np.isnan(x.get()).all() and np.isnan(y.get()).all()
-
-
 # ---------------------------------------------------------------------------------------------- launches, installation
 
 

@@ -122,6 +122,8 @@ for groups, options in ((1, {}), (2, {"stride": 2, "padding": 1}), (6, {"dilatio
     for f in (ops.conv2d, ops.conv_transpose2d):
         op = lambda x, w, b, f=f, g=groups, o=options: f(x, w, b, groups=g, **o)  # noqa: E731
         row(op, randn(2, 6, 7, 5), randn(6, 6 // groups, 3, 3), randn(6), length=60, grad_length=800)
+        op = lambda x, w, b, f=f, g=groups: f(x, w, b, groups=g)  # noqa: E731
+        row(op, randn(2, 6, 4, 5), randn(6, 6 // groups, 1, 1), randn(6), length=8, grad_length=80)  # of one pixel
 
 
 # -------------------------------------------------------------------------------------------------------------- norms
