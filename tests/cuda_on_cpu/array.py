@@ -668,11 +668,20 @@ def full_like(a, fill_value, dtype=None, order="K", subok=None, shape=None):
     return x
 
 
-zeros, ones = (lambda shape, dtype=float, order="C", value=value: full(shape, value, dtype, order) for value in (0, 1))
-zeros_like, ones_like = (
-    lambda a, dtype=None, order="K", subok=None, shape=None, value=value: full_like(a, value, dtype, order, None, shape)
-    for value in (0, 1)
-)
+def zeros(shape, dtype=float, order="C"):
+    return full(shape, 0, dtype, order)
+
+
+def ones(shape, dtype=float, order="C"):
+    return full(shape, 1, dtype, order)
+
+
+def zeros_like(a, dtype=None, order="K", subok=None, shape=None):
+    return full_like(a, 0, dtype, order, subok, shape)
+
+
+def ones_like(a, dtype=None, order="K", subok=None, shape=None):
+    return full_like(a, 1, dtype, order, subok, shape)
 
 
 def copy(a, order="K"):
@@ -733,21 +742,6 @@ def shares_memory(a, b, max_work=None):
     return bool(np.shares_memory(_host(a), _host(b)))
 
 
-def array_equal(a1, a2, equal_nan=False):
-    if a1.shape != a2.shape:
-        return array(False)
-    x, y = _host(a1), _host(a2)
-    return _new(lambda: np.array_equal(x, y, equal_nan), [a1, a2])
-
-
-def result_type(*args):
-    return np.result_type(*(x.dtype if isinstance(x, ndarray) else x for x in args))
-
-
-def can_cast(from_, to, casting="safe"):
-    return np.can_cast(from_.dtype if isinstance(from_, ndarray) else from_, to, casting)
-
-
 def get_default_memory_pool():
     return device.default_pool
 
@@ -761,12 +755,21 @@ _LARGE = 2 << 20  # bytes of an array on average, from which on CuPy joins any n
 _SYNCHRONISING = {"allclose", "argwhere", "bincount", "compress", "delete", "extract", "flatnonzero", "histogram"}
 _SYNCHRONISING |= {"place", "setdiff1d", "union1d", "unique"}
 _PRODUCTS = {"matmul", "dot", "vdot", "inner", "tensordot", "einsum"}
-_OF_THE_HOST = {"broadcast_shapes", "isscalar", "issubdtype", "ndim", "promote_types", "shape", "size"}
+_OF_THE_HOST = {
+    "broadcast_shapes",
+    "can_cast",
+    "isscalar",
+    "issubdtype",
+    "ndim",
+    "promote_types",
+    "result_type",
+    "shape",
+}
 _CREATING = {"arange", "eye", "identity", "indices", "linspace", "logspace", "tri"}
 _OWN = {
-    "array", "asarray", "ascontiguousarray", "asnumpy", "broadcast_to", "can_cast", "copy", "copyto", "empty",
-    "empty_like", "full", "full_like", "get_default_memory_pool", "array_equal", "ones", "ones_like", "put_along_axis",
-    "result_type", "shares_memory", "take_along_axis", "where", "zeros", "zeros_like",
+    "array", "asarray", "ascontiguousarray", "asnumpy", "broadcast_to", "copy", "copyto", "empty",
+    "empty_like", "full", "full_like", "get_default_memory_pool", "ones", "ones_like", "put_along_axis",
+    "shares_memory", "take_along_axis", "where", "zeros", "zeros_like",
 }  # fmt: skip
 
 

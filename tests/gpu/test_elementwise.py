@@ -1,15 +1,15 @@
 """Kernels made of definitions have the bits of the definitions run operation by operation on the same device."""
 
 import math
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 import tinymp as mp
 from cuda_on_cpu.compile import once
-from gpu.both_ways import launches
-from tinymp import fast_path, ops
+from gpu.both_ways import launches, without
+from tinymp import ops
 from tinymp.gpu import elementwise
 from tinymp.gpu.symbols import SYMBOLS
 from tinymp.ops.unary import OPS
@@ -53,17 +53,11 @@ NOT_TRACED = {"1.5^x", "pow"}  # the gradient of an exponent asks for an array o
 AS_IT_IS = {"add", "x + 3", "x - 0.1 of it"}  # backward returns what it is given
 
 
-@contextmanager
-def operation_by_operation():
-    fast_path.off.add("map")
-    try:
-        yield
-    finally:
-        fast_path.off.remove("map")
+DY = np.random.default_rng(5).standard_normal(4099)
 
 
 def run(op, arrays):
-    """The results and gradients of op on these arrays, on the host, and the phases in which no kernel was launched."""
+    """The results and gradients of op on these arrays, on the host, and in how many phases no kernel was launched."""
     mp.manual_seed(1)
     tensors = [mp.Tensor(x).requires_grad_(x.dtype.kind == "f") for x in arrays]
     counts = [len(launches() or ())]
@@ -73,11 +67,17 @@ def run(op, arrays):
         dy = DY[np.arange(y.numel()) % DY.size].reshape(y.shape).astype(y.dtype)
         y.backward(mp.Tensor(mp.backend.gpu.asarray(dy)))
         counts.append(len(launches() or ()))
-    idle = {phase for phase, a, b in zip(("forward", "backward"), counts, counts[1:]) if a == b}
-    return [y.numpy(), *[x.grad.numpy() for x in tensors if x.grad is not None]], idle
+    return [y.numpy(), *[x.grad.numpy() for x in tensors if x.grad is not None]], len(counts) - len({*counts})
 
 
-DY = np.random.default_rng(5).standard_normal(4099)
+def check(op, *arrays, name=""):
+    """Hold op to itself operation by operation; those of CuPy are used where it is not traced alone."""
+    device = [mp.backend.gpu.asarray(x) for x in arrays]
+    with once(), np.errstate(all="ignore"):
+        traced, idle = run(op, device)
+        with without("map"):
+            same(traced, run(op, device)[0])
+    assert not name or launches() is None or name in NOT_TRACED or idle == (name in AS_IT_IS)
 
 
 def same(one, other):
@@ -86,25 +86,6 @@ def same(one, other):
         bits = np.dtype(f"u{x.itemsize}")
         wrong = (x.view(bits) != y.view(bits)) & ~((x != x) & (y != y)) if x.dtype.kind == "f" else x != y
         assert not wrong.any(), f"{wrong.sum()} differ, first {x[wrong][0]!r} and {y[wrong][0]!r}"
-
-
-def check(op, *arrays, name=""):
-    """Hold op to itself operation by operation; those of CuPy are used where it is not traced alone."""
-    device = [mp.backend.gpu.asarray(x) for x in arrays]
-    with once(), np.errstate(all="ignore"):
-        before = len(foreign())
-        traced, idle = run(op, device)
-        by_cupy = any("power in" in what for what in foreign()[before:])
-        with operation_by_operation():
-            same(traced, run(op, device)[0])
-    if name and launches() is not None:
-        assert by_cupy == (name in NOT_TRACED)
-        assert by_cupy or idle == ({"backward"} if name in AS_IT_IS else set())
-
-
-def foreign():
-    """The work of CuPy's own kernels, and for whom it was done; a GPU keeps no list."""
-    return getattr(mp.backend.gpu.xp, "foreign", [])
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -216,7 +197,7 @@ def test_an_observer_and_stochastic_rounding_get_the_definition():
             same([fast], [ops.sigmoid(x).numpy()])
         drawn = []
         with mp.use(mp.STOCHASTIC_ROUNDING):
-            for way in (nullcontext, operation_by_operation):
+            for way in (nullcontext, lambda: without("map")):
                 mp.manual_seed(3)
                 with way():
                     drawn.append(ops.sigmoid(x).numpy())

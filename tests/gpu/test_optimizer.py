@@ -1,14 +1,14 @@
 """An optimizer's step on the device, in one launch, has the bits of its definition, operation by operation there."""
 
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import tinymp as mp
-from gpu.both_ways import launches, on_device
-from tinymp import fast_path, optim
+from gpu.both_ways import launches, on_device, without
+from tinymp import optim
 from tinymp.gpu import many as many_arrays
 from tinymp.gpu.scaler import NONE, DeviceScale, _checking
 
@@ -127,15 +127,6 @@ STATE = replace(mp.MIXED, name="FP16_STATE", state="float16")
 SKIPPED, STEPS = 2, 5  # which of how many steps is skipped
 
 
-@contextmanager
-def operation_by_operation():
-    fast_path.off.add("apply")
-    try:
-        yield
-    finally:
-        fast_path.off.remove("apply")
-
-
 class Written(mp.Observer):
     """The parameters that are about to be set, and their masters before."""
 
@@ -156,7 +147,7 @@ def test_a_rule_has_the_bits_of_its_definition(kind, options, policy):
     params = [policy.cast(mp.nn.Parameter(random(s, i))) for i, s in enumerate(SHAPES) if 0 not in s]
     found, scale = [], DeviceScale(on_device(np.array(64.0, "float32")))
     drawn = policy.rounding == "stochastic"  # then a skipped step of a kernel draws its working copies anew
-    for way in (nullcontext, operation_by_operation, lambda: mp.observe(Written()))[: 2 if drawn else 3]:
+    for way in (nullcontext, lambda: without("apply"), lambda: mp.observe(Written()))[: 2 if drawn else 3]:
         device = Device(kind(params, **options), params)
         mp.manual_seed(0)
         before = len(launches() or ())
