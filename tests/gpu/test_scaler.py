@@ -145,8 +145,8 @@ def test_update_ends_an_iteration_without_step():
 def test_what_is_not_finite_in_either_dtype(dtype, large):
     """A gradient that a scale below 1 keeps finite, and a loss, which is not to blame on the scale."""
     unused = nn.Parameter(mp.tensor(np.ones(2), device="gpu"))
-    w, scaler = nn.Parameter(mp.tensor(np.full(1, 1e-30), dtype=dtype, device="gpu")), optim.DynamicLossScaler(2.0**-14)
-    optimizer = optim.SGD([unused, w], lr=0.0)
+    w = nn.Parameter(mp.tensor(np.full(1, 1e-30), dtype=dtype, device="gpu"))
+    optimizer, scaler = optim.SGD([unused, w], lr=0.0), optim.DynamicLossScaler(2.0**-14, min_scale=2.0**-20)
     for size, addend in ((large, 0.0), (1.0, 0.0), (1.0, np.inf), (1.0, np.nan)):
         more = 1e10 if size > 1 else 1.0
         scaler.scale((w * size * more + mp.tensor(np.full(1, addend), dtype=dtype, device="gpu")).sum()).backward()
