@@ -357,7 +357,10 @@ ONES = [np.full((1, 1, 1), 1.0), np.full((4, 1), -1023.0), np.zeros((4, 1)), np.
 row(lambda x, *w: lstm_layer(x, None, *w)[0], *ONES, dtypes=("float16",), gradient=False)
 
 
-@pytest.mark.parametrize(("op", "inputs", "patch", "checks"), ROWS)
+IDS = [min(checks.get("kernels") or ["definition"]) for *_, checks in ROWS]
+
+
+@pytest.mark.parametrize(("op", "inputs", "patch", "checks"), ROWS, ids=IDS)
 def test_both_ways(monkeypatch, op, inputs, patch, checks):
     for where in patch:
         monkeypatch.setattr(*where)
