@@ -1,11 +1,5 @@
 """Compiling CUDA kernels for the CPU, and launching them on NumPy arrays.
 
-A kernel from a test, in three lines (`Program(kernels.source(path), {"STORAGE": "half"})` for a .cu file):
-
-    program = Program.of('extern "C" __global__ void twice(T* y, int n) { ... }', "half")
-    y = np.ones(100, np.float16)
-    program.launch("twice", 4, 32, [y, np.int32(100)])  # grid, block, arguments; shared_bytes=...
-
 Every launch runs twice, from the same memory: first with threads and blocks in their order, then shuffled. Arrays are
 copied between fences, one directly behind them at first, then one directly before. KernelError: the kernel used memory
 that is not its own or a misaligned address, threads raced for shared memory, or waited for one another, or their order
@@ -20,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import math
 import os
 import pathlib
 import re
@@ -42,7 +37,6 @@ from .memory import Fenced, Group, extent, groups
 HERE = pathlib.Path(__file__).parent
 HARDWARE = HERE / "hardware.cuh"
 SECONDS = 60  # of CPU time for one run of a kernel
-MOST_SHARED = 227 * 1024  # bytes of dynamic shared memory, on sm_90
 SHUFFLED = 0x9E3779B97F4A7C15  # seed of the second run
 
 FLAGS = ("-std=c++17", "-fPIC", "-g1", "-w", "-ffp-contract=off", "-U_FORTIFY_SOURCE", f"-I{HERE}")
@@ -330,25 +324,15 @@ class Launching:
         self.arrays: list[np.ndarray] = []
         self.labels: list[str] = []  # of the arrays
         self.links: list[_Link] = []
-        self._check_sizes()
+        threads, most = math.prod(self.block), program.most_threads(name)
+        if threads > most:
+            raise ValueError(f"kernel {name}: a block of {threads} threads; at most {most}")
         self._take(args)
         if resolve is not None:
             self._follow(resolve)
         self.groups = groups(self.arrays)
         self.gaps = [g.gaps(self.arrays) for g in self.groups]
         self._check_restrict()
-
-    def _check_sizes(self) -> None:
-        most = self.program.most_threads(self.name)
-        threads = self.block[0] * self.block[1] * self.block[2]
-        limits = {"block": (self.block, (1024, 1024, 64)), "grid": (self.grid, (2**31 - 1, 65535, 65535))}
-        for what, (size, limit) in limits.items():
-            if not all(1 <= n <= m for n, m in zip(size, limit)):
-                raise ValueError(f"kernel {self.name}: {what} {size}; every length is at least 1, at most {limit}")
-        if threads > most:
-            raise ValueError(f"kernel {self.name}: a block of {threads} threads; at most {most}")
-        if not 0 <= self.shared <= MOST_SHARED:
-            raise ValueError(f"kernel {self.name}: {self.shared} bytes of dynamic shared memory; at most {MOST_SHARED}")
 
     def _take(self, args: Sequence[Any]) -> None:
         declared = self.program.arguments[self.name]

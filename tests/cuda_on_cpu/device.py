@@ -4,8 +4,7 @@ It is as strict as a GPU, and as slow as one may be:
 
 - Work queues on its stream until something waits for it, and then that alone is done; with `chance`, all streams go on
   at random moments, in any order that they allow. (CUDA_LAUNCH_BLOCKING=1 does it at once, as it does for CUDA.)
-- Fresh memory is full of 0xFF: NaN in every floating dtype, -1 in integers. So is memory that was given back, once its
-  stream is there: the next whom CuPy's pool gives it to may write to it then. Pinned memory is so at once.
+- Fresh memory is full of 0xFF: NaN, -1. So is what was given back, once its stream is there; pinned memory at once.
 - Whatever waits for the device is noted in `synchronisations`, and refused within `no_synchronisation()`.
 - While a stream captures, work is written down instead of done: its results are 0xFF until the graph is launched. As in
   CUDA, what would wait for the device, or would read host memory that may be gone by then, is an error.
@@ -240,11 +239,7 @@ class MemoryPointer:
     def ptr(self):
         return self.mem.ptr + self._offset if self.mem.ptr else 0
 
-    device_id = 0
-
-    @property
-    def device(self):
-        return Device(0)
+    device_id, device = 0, property(lambda self: Device(0))
 
     def __add__(self, offset):
         return MemoryPointer(self.mem, self._offset + offset)
@@ -296,12 +291,6 @@ class MemoryPool:
         self._total = self._used
 
 
-class PinnedMemory(ctypes.Array):
-    """What alloc_pinned_memory returns: host memory that the device may read and write at any time."""
-
-    _type_, _length_ = ctypes.c_uint8, 0
-
-
 _pinned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # address -> buffer
 _free_pinned: dict[int, list] = {}  # size -> memory that was given back
 
@@ -317,7 +306,7 @@ def alloc_pinned_memory(size):
     if not free:
         _given_back((ctypes.c_uint8 * rounded)(), free)
     raw = free.pop()
-    kind = type("PinnedMemoryPointer", (PinnedMemory,), {"_type_": ctypes.c_uint8, "_length_": rounded})
+    kind = type("PinnedMemoryPointer", (ctypes.Array,), {"_type_": ctypes.c_uint8, "_length_": rounded})
     memory = kind.from_buffer(raw)
     memory.ptr = ctypes.addressof(memory)
     _pinned[memory.ptr] = memory
@@ -352,9 +341,7 @@ def upload(to, address, size, memories):
     pinned = _pinned_at(address, size) is not None
     if not pinned:
         if capturing():
-            raise CUDARuntimeError(
-                900, "a copy from host memory that is not pinned; it may be gone when the graph runs"
-            )
+            raise CUDARuntimeError(900, "a copy from host memory that is not pinned")
         synchronise("a copy from pageable memory")
     host = _host_bytes(address, size)
     host = host if pinned else host.copy()

@@ -36,9 +36,7 @@ def _program(code, options):
 class RawModule:
     """cupy.RawModule; compiled at the first use."""
 
-    def __init__(self, *, code=None, path=None, options=(), backend="nvrtc", name_expressions=None, **others):
-        if code is None or path is not None or backend != "nvrtc" or others or name_expressions is not None:
-            raise TypeError("the stand-in's RawModule takes code and options")
+    def __init__(self, *, code, options=()):
         if not isinstance(options, tuple):
             raise TypeError("options: expected a tuple")
         self.code, self.options = code, options
@@ -80,19 +78,14 @@ class Function:
                 raise device.CUDADriverError(f"CUDA_ERROR_INVALID_VALUE: {self.name} with {grid} blocks of {block}")
         if math.prod(block) > 1024 or shared_mem > self.max_dynamic_shared_size_bytes:
             raise device.CUDADriverError(
-                f"CUDA_ERROR_INVALID_VALUE: {self.name} with {math.prod(block)} threads and {shared_mem} bytes of "
-                "shared memory"
+                f"CUDA_ERROR_INVALID_VALUE: {self.name} with {block} threads, {shared_mem} bytes"
             )
         tables = [x for x in args if isinstance(x, np.ndarray) and x.size == 1 and x.dtype.names]
         for x in args:
             if not isinstance(x, (array.ndarray, np.generic)) and not any(x is table for table in tables):
-                raise TypeError(
-                    f"{self.name}: the stand-in takes arrays of the device and NumPy scalars, got {type(x)}"
-                )
+                raise TypeError(f"{self.name}: takes arrays of the device and NumPy scalars, got {type(x)}")
         memories = [x.data.mem for x in args if isinstance(x, array.ndarray)]
-        memories += [
-            mem for x in tables for address in addresses(x).ravel().tolist() for mem in device.memory_at(address)
-        ]
+        memories += [mem for x in tables for at in addresses(x).ravel().tolist() for mem in device.memory_at(at)]
         values = [x._a if isinstance(x, array.ndarray) else x.copy() if isinstance(x, np.ndarray) else x for x in args]
         program, name = self._module.compile(), self.name
         device.perform(

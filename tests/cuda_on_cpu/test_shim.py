@@ -96,8 +96,6 @@ MISTAKES = [  # kernel, blocks, threads, arguments, bytes of shared memory, what
     ("divide", 1, 1, (np.zeros(1, i32), i32(0)), 0, "integer division by zero"),
     ("restricted", 1, 32, (X := halves(64), X), 0, r"`x` and `y` overlap.*__restrict__"),
     ("bounded", 1, 65, (floats(65),), 0, "a block of 65 threads; at most 64"),
-    ("bounded", (1, 65536), 32, (floats(64),), 0, "every length is at least 1, at most"),
-    ("bounded", 1, 32, (floats(64),), 228 * 1024, "bytes of dynamic shared memory"),
     ("bounded", 1, 32, (np.zeros(64),), 0, "expects an array of float32"),
     ("bounded", 1, 32, (), 0, "takes 1 arguments"),
 ]

@@ -357,7 +357,7 @@ ONES = [np.full((1, 1, 1), 1.0), np.full((4, 1), -1023.0), np.zeros((4, 1)), np.
 row(lambda x, *w: lstm_layer(x, None, *w)[0], *ONES, dtypes=("float16",), gradient=False)
 
 
-IDS = [min(checks.get("kernels") or ["definition"]) for *_, checks in ROWS]
+IDS = [f"{op.__qualname__.partition('.')[0]} {min(checks.get('kernels') or [''])}" for op, *_, checks in ROWS]
 
 
 @pytest.mark.parametrize(("op", "inputs", "patch", "checks"), ROWS, ids=IDS)
