@@ -10,8 +10,14 @@ block could not start.
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
+import json
 import pathlib
 import re
+import zlib
+from collections.abc import Iterable
+from functools import cache
 from itertools import product
 from typing import NamedTuple
 
@@ -20,7 +26,8 @@ import pytest
 
 import cuda_on_cpu
 import tinymp as mp
-from gpu import nvrtc
+from cuda_on_cpu.compile import declared_in
+from kept import kept
 from tinymp.gpu import kernels
 from tinymp.gpu import optimizer as traced
 from tinymp.gpu.many import _most
@@ -44,19 +51,92 @@ ENTRY = re.compile(
 )
 
 
+class Compiled(NamedTuple):
+    """What the compiler gave: whether it went well, all that it had to say, and the PTX."""
+
+    done: bool
+    log: str
+    ptx: str
+
+
+def package(architecture: str) -> int:
+    """The version of CUDA that compiles for it."""
+    return 12 if architecture.endswith("_70") else 13
+
+
+@cache
+def library(cuda: int) -> ctypes.CDLL | None:
+    """The library of the wheel nvidia-cuda-nvrtc (CUDA 13) or nvidia-cuda-nvrtc-cu12 (CUDA 12); None without it."""
+    found = importlib.util.find_spec("nvidia")
+    folders = found.submodule_search_locations if found else None
+    paths = [path for folder in folders or () for path in pathlib.Path(folder).glob(f"*/lib/libnvrtc.so.{cuda}")]
+    return ctypes.CDLL(str(paths[0])) if paths else None
+
+
+@cache
+def version(cuda: int) -> tuple[int, int]:
+    """NVRTC's."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    library(cuda).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return major.value, minor.value
+
+
+def compiled(code: str, storage: str, architecture: str) -> Compiled:
+    """A source for sm_80, say, with the assembler's words about every kernel; kept from the last time."""
+    if library(cuda := package(architecture)) is None:
+        pytest.skip(f"NVRTC of CUDA {cuda} is not installed (the extra dev)")
+    options = [f"-DSTORAGE={storage}", f"-arch={architecture}", "-std=c++17"]
+    options += ["--ptxas-options=-v"] if architecture.startswith("sm_") else []
+    options += ["-ftz=true", "--device-as-default-execution-space"]  # what CuPy adds
+    options += ["--fmad=false"] if '#line 1 "generated"' in code else []  # elementwise.OPTIONS
+    on = (str(version(package(architecture))), *options, code)
+
+    def make(path: pathlib.Path) -> None:
+        path.write_bytes(zlib.compress(json.dumps(_compiled(code, options, architecture)).encode(), 1))
+
+    return Compiled(*json.loads(zlib.decompress(kept("nvrtc", on, make).read_bytes())))
+
+
+def _compiled(code: str, options: list[str], architecture: str) -> Compiled:
+    nvrtc, program = library(package(architecture)), ctypes.c_void_p()
+    given = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), code.encode(), b"kernels.cu", 0, None, None)
+    try:
+        result = nvrtc.nvrtcCompileProgram(program, len(options), given)
+        log, ptx = (_text(nvrtc, program, what) for what in ("ProgramLog", "PTX"))
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return Compiled(result == 0, log, ptx)
+
+
+def _text(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> str:
+    size = ctypes.c_size_t()
+    getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(max(size.value, 1))
+    getattr(nvrtc, f"nvrtcGet{what}")(program, text)
+    return text.value.decode(errors="replace")
+
+
+def largest_blocks(code: str, names: Iterable[str]) -> dict[str, int]:
+    """The threads per block that kernels are declared for: their __launch_bounds__, or what CUDA allows at most."""
+    found = {}
+    for name, (_, bounds) in declared_in(code, names).items():
+        value = bounds.partition(",")[0].strip()
+        while not value.isdecimal():  # a constant of the file
+            defined = re.search(rf"\b{value}\s*=\s*(\w+)\s*;|#define\s+{value}\s+(\w+)", code)
+            if not defined:
+                raise ValueError(f"{name}: cannot read its __launch_bounds__")
+            value = defined[1] or defined[2]
+        found[name] = int(value)
+    return found
+
+
 class Kernel(NamedTuple):
     """What the assembler says of one kernel."""
 
     registers: int
     spills: int
     shared: int
-
-
-def compiled(code: str, storage: str, architecture: str) -> nvrtc.Compiled:
-    """nvrtc.compiled; skips where its wheel is not installed."""
-    if nvrtc.library(cuda := nvrtc.package(architecture)) is None:
-        pytest.skip(f"NVRTC of CUDA {cuda} is not installed (the extra dev)")
-    return nvrtc.compiled(code, storage, architecture)
 
 
 def used(log: str) -> dict[str, Kernel]:
@@ -75,7 +155,7 @@ def check(code: str, storage: str, architecture: str) -> dict[str, Kernel]:
     found = used(log)
     read = kernels.signatures(code, storage).keys()
     assert found.keys() == read, f"NVRTC compiled {sorted(found)}, Kernels.launch would find {sorted(read)}"
-    blocks = nvrtc.largest_blocks(code, found)
+    blocks = largest_blocks(code, found)
     for name, kernel in found.items():
         assert kernel.spills <= SPILLS, f"{name} spills {kernel.spills} bytes with {kernel.registers} registers"
         assert kernel.registers * blocks[name] <= REGISTERS, (
