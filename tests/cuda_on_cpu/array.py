@@ -228,28 +228,10 @@ class ndarray:
     def __array__(self, dtype=None, copy=None):
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")
 
-    def get(self, stream=None, order="C", out=None, blocking=True):
-        """A copy on the host. It waits for the device unless `out` is pinned and blocking is False."""
-        if out is not None:
-            if (out.dtype, out.shape) != (self.dtype, self.shape):
-                raise ValueError(f"{out.dtype} {out.shape} cannot be obtained from {self.dtype} {self.shape}")
-            device.refuse_in_capture("D2H")
-            address = out.__array_interface__["data"][0]
-            if not blocking and out.flags.c_contiguous and device._pinned_at(address, out.nbytes) is not None:
-                a = self._a
-                device.perform(lambda: np.copyto(out, a), _memories([self]), stream)
-                return out
+    def get(self, stream=None, order="C"):
+        """A copy on the host, which waits for the device."""
         device.read("ndarray.get")
-        if out is None:
-            return self._a.copy(order)
-        out[...] = self._a
-        return out
-
-    def set(self, arr, stream=None):
-        """Copy an array of the host into this one. Not while a stream captures."""
-        if (arr.dtype, arr.shape) != (self.dtype, self.shape) or not self.flags.forc:
-            raise TypeError(f"{arr.dtype} {arr.shape} cannot be set to {self.dtype} {self.shape}")
-        self._upload(arr)
+        return self._a.copy(order)
 
     def _upload(self, arr):
         if arr.size:
@@ -639,10 +621,8 @@ def ascontiguousarray(a, dtype=None):
     return x if x.ndim else x.reshape(1)
 
 
-def asnumpy(a, stream=None, order="C", out=None, *, blocking=True):
-    if isinstance(a, ndarray):
-        return a.get(stream, order, out, blocking)
-    return np.asarray(a, order=order)
+def asnumpy(a, stream=None, order="C"):
+    return a.get(stream, order) if isinstance(a, ndarray) else np.asarray(a, order=order)
 
 
 def empty(shape, dtype=float, order="C"):
@@ -755,16 +735,7 @@ _LARGE = 2 << 20  # bytes of an array on average, from which on CuPy joins any n
 _SYNCHRONISING = {"allclose", "argwhere", "bincount", "compress", "delete", "extract", "flatnonzero", "histogram"}
 _SYNCHRONISING |= {"place", "setdiff1d", "union1d", "unique"}
 _PRODUCTS = {"matmul", "dot", "vdot", "inner", "tensordot", "einsum"}
-_OF_THE_HOST = {
-    "broadcast_shapes",
-    "can_cast",
-    "isscalar",
-    "issubdtype",
-    "ndim",
-    "promote_types",
-    "result_type",
-    "shape",
-}
+_OF_THE_HOST = {"broadcast_shapes", "can_cast", "isscalar", "issubdtype", "ndim", "result_type", "shape"}
 _CREATING = {"arange", "eye", "identity", "indices", "linspace", "logspace", "tri"}
 _OWN = {
     "array", "asarray", "ascontiguousarray", "asnumpy", "broadcast_to", "copy", "copyto", "empty",
