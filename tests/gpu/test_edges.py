@@ -81,7 +81,7 @@ def test_which_tile(gpu, width, sizes, tile, parts):
             assert conv.processors() == 20
 
 
-@pytest.mark.parametrize("g", [Geometry((3, 3)), Geometry((3, 2), (2, 1), ((1, 0), (0, 2)), (1, 2), groups=1)])
+@pytest.mark.parametrize("g", [Geometry((3, 3)), Geometry((3, 2), (2, 3), ((1, 0), (0, 2)), (1, 2))])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_columns_and_their_sums_have_the_bits_of_the_definition(g, dtype):
     x = randn(4, 9, 8, 3).astype(dtype)
