@@ -541,6 +541,8 @@ class ufunc:
                 computes = keywords.get("dtype") or self._numpy.resolve_dtypes((*kinds, None))[-1]
                 if computes in (_float32, np.float64):
                     return _flushed(function(self.__name__, computes, *flushed))
+            if self.__name__ == "power" and np.result_type(*flushed).kind in "iu":  # what is not there yet is -1:
+                flushed[1] = np.maximum(flushed[1], 0)  # NumPy raises where an exponent is below 0, CuPy does not
             return _flushed(self._numpy(*flushed, **keywords))
 
         if self.nout == 1:
