@@ -797,6 +797,9 @@ class Device:
         if self.id != 0:
             raise CUDARuntimeError(101)
 
+    def use(self):
+        return self
+
     def synchronize(self):
         for stream in _capturing_streams():
             stream._broken = True
