@@ -19,6 +19,7 @@ import json
 import math
 import operator
 import pathlib
+import types
 import warnings
 
 import numpy as np
@@ -45,26 +46,12 @@ def _dtype(dtype):
     return dtype
 
 
-def _order_k(x, dtype, shape=None):
-    """The strides that CuPy gives to a new array in the memory order of x."""
-    shape = x.shape if shape is None else shape
-    if x.flags.c_contiguous or len(shape) != x.ndim:
-        return _contiguous(shape, dtype.itemsize)
-    if x.flags.f_contiguous:
-        return _contiguous(shape[::-1], dtype.itemsize)[::-1]
-    strides, step = [0] * x.ndim, dtype.itemsize
-    for _, axis in sorted((abs(s), -i) for i, s in enumerate(x.strides)):
-        strides[-axis] = step
-        step *= shape[-axis]
-    return tuple(strides)
-
-
-def _contiguous(shape, itemsize):
+def _contiguous(shape, itemsize, fortran=False):
     strides, step = [], itemsize
-    for n in reversed(shape):
+    for n in shape if fortran else reversed(shape):
         strides.append(step)
         step *= max(n, 1)
-    return tuple(reversed(strides))
+    return tuple(strides if fortran else reversed(strides))
 
 
 def _strides(x, order, dtype, shape=None):
@@ -73,21 +60,14 @@ def _strides(x, order, dtype, shape=None):
     letter = (order or "K")[0].upper()
     if letter not in "CFAK":
         raise ValueError(f"order not understood: {order}")
-    if letter == "K":
-        return _order_k(x, dtype, shape)
-    fortran = letter == "F" or (letter == "A" and x.flags.f_contiguous and not x.flags.c_contiguous)
-    return _contiguous(shape[::-1], dtype.itemsize)[::-1] if fortran else _contiguous(shape, dtype.itemsize)
-
-
-class Flags:
-    """cupy.ndarray.flags."""
-
-    def __init__(self, c_contiguous, f_contiguous, owndata):
-        self.c_contiguous, self.f_contiguous, self.owndata = c_contiguous, f_contiguous, owndata
-        self.fnc, self.forc = f_contiguous and not c_contiguous, f_contiguous or c_contiguous
-
-    def __getitem__(self, name):
-        return getattr(self, name.lower())
+    fortran = letter == "F" or (letter in "AK" and x.flags.f_contiguous and not x.flags.c_contiguous)
+    if letter != "K" or x.flags.forc or len(shape) != x.ndim:
+        return _contiguous(shape, dtype.itemsize, fortran and len(shape) == x.ndim)
+    strides, step = [0] * x.ndim, dtype.itemsize
+    for _, axis in sorted((abs(s), -i) for i, s in enumerate(x.strides)):
+        strides[-axis] = step
+        step *= shape[-axis]
+    return tuple(strides)
 
 
 # ------------------------------------------------------------------------------------------- computing and writing down
@@ -114,7 +94,7 @@ def _new(compute, operands, strides=None):
     """
     result = np.asarray(_quiet(compute))
     if strides == "F":
-        strides = _contiguous(result.shape[::-1], result.itemsize)[::-1]
+        strides = _contiguous(result.shape, result.itemsize, True)
     y = _allocate(result.shape, result.dtype, strides)
     _carry_out(y, compute, operands)
     return y
@@ -184,8 +164,7 @@ class ndarray:
         if any(n < 0 for n in shape):
             raise ValueError("Negative dimensions are not allowed")
         if strides is None:
-            fortran = (order or "C")[0] in "Ff"
-            strides = _contiguous(shape[::-1], dtype.itemsize)[::-1] if fortran else _contiguous(shape, dtype.itemsize)
+            strides = _contiguous(shape, dtype.itemsize, (order or "C")[0] in "Ff")
         elif memptr is None:
             raise ValueError("memptr is required if strides is given.")
         self.data = device.alloc(math.prod(shape) * dtype.itemsize) if memptr is None else memptr
@@ -225,29 +204,14 @@ class ndarray:
 
     @property
     def flags(self):
-        return Flags(self._a.flags.c_contiguous, self._a.flags.f_contiguous, self.base is None)
+        c, f = self._a.flags.c_contiguous, self._a.flags.f_contiguous
+        return types.SimpleNamespace(
+            c_contiguous=c, f_contiguous=f, owndata=self.base is None, fnc=f and not c, forc=f or c
+        )
 
     @property
     def T(self):
         return self if self.ndim < 2 else self.transpose()
-
-    @property
-    def mT(self):
-        return self.swapaxes(-1, -2)
-
-    @property
-    def real(self):
-        return self if self.dtype.kind != "c" else ndarray._view(self._a.real, self)
-
-    @property
-    def imag(self):
-        return ndarray._view(self._a.imag, self) if self.dtype.kind == "c" else zeros_like(self)
-
-    @property
-    def __cuda_array_interface__(self):
-        strides = None if self.flags.c_contiguous else self.strides
-        data = (self.data.ptr if self.size else 0, False)
-        return {"shape": self.shape, "typestr": self.dtype.str, "data": data, "strides": strides, "version": 3}
 
     def __len__(self):
         if not self.ndim:
@@ -262,43 +226,12 @@ class ndarray:
     # ---- to the host
 
     def __array__(self, dtype=None, copy=None):
-        raise TypeError(
-            "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a NumPy array "
-            "explicitly."
-        )
+        raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")
 
-    def get(self, stream=None, order="C", out=None, blocking=True):
-        """A copy on the host. It waits for the device unless `out` is pinned and blocking is False."""
-        if out is not None:
-            if not isinstance(out, np.ndarray):
-                raise TypeError("Only numpy.ndarray can be obtained from cupy.ndarray")
-            if out.dtype != self.dtype:
-                raise TypeError(f"{out.dtype} array cannot be obtained from {self.dtype} array")
-            if out.shape != self.shape:
-                raise ValueError(f"Shape mismatch. Expected shape: {self.shape}, actual shape: {out.shape}")
-            device.refuse_in_capture("D2H")
-            address = out.__array_interface__["data"][0]
-            if not blocking and out.flags.c_contiguous and device._pinned_at(address, out.nbytes) is not None:
-                a = self._a
-                device.perform(lambda: np.copyto(out, a), _memories([self]), stream)
-                return out
+    def get(self, stream=None, order="C"):
+        """A copy on the host, which waits for the device."""
         device.read("ndarray.get")
-        if out is None:
-            return self._a.copy(order)
-        out[...] = self._a
-        return out
-
-    def set(self, arr, stream=None):
-        """Copy an array of the host into this one. Not while a stream captures."""
-        if not isinstance(arr, np.ndarray):
-            raise TypeError("Only numpy.ndarray can be set to cupy.ndarray")
-        if arr.dtype != self.dtype:
-            raise TypeError(f"{arr.dtype} array cannot be set to {self.dtype} array")
-        if arr.shape != self.shape:
-            raise ValueError(f"Shape mismatch. Old shape: {self.shape}, new shape: {arr.shape}")
-        if not self.flags.forc:
-            raise RuntimeError("Cannot set to non-contiguous array")
-        self._upload(arr)
+        return self._a.copy(order)
 
     def _upload(self, arr):
         if arr.size:
@@ -311,39 +244,16 @@ class ndarray:
             raise ValueError("can only convert an array of size 1 to a Python scalar")
         return self.get().item()
 
-    def tolist(self):
-        return self.get().tolist()
-
-    def tobytes(self, order="C"):
-        return self.get().tobytes(order)
-
     def __bool__(self):
         if self.size > 1:
-            raise ValueError(
-                "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()"
-            )
+            raise ValueError("The truth value of an array with more than one element is ambiguous")
         return self.size == 1 and bool(self.get())
 
-    def __int__(self):
-        return int(self.get())
-
-    def __float__(self):
-        return float(self.get())
-
-    def __complex__(self):
-        return complex(self.get())
-
-    def __bytes__(self):
-        return bytes(self.get())
-
-    def __repr__(self):
-        return repr(self.get())
-
-    def __str__(self):
-        return str(self.get())
-
-    def __format__(self, spec):
-        return format(self.get(), spec)
+    __int__, __float__, __repr__, __str__, tolist, tobytes = (
+        lambda self, *a, how=how: how(self.get(), *a)
+        for how in (int, float, repr, str, np.ndarray.tolist, np.ndarray.tobytes)
+    )
+    __deepcopy__ = __copy__ = lambda self, memo=None: self.copy()
 
     def __reduce__(self):
         return array, (self.get(),)
@@ -363,8 +273,8 @@ class ndarray:
             return NotImplemented
         if "out" in kwargs:
             (kwargs["out"],) = kwargs["out"]
-        if ufunc.__name__ in ("greater", "greater_equal", "less", "less_equal", "equal", "not_equal"):
-            inputs = [x.item() if isinstance(x, np.ndarray) and x.ndim == 0 else x for x in inputs]
+        if ufunc.__name__ in _COMPARISONS.values():
+            inputs = map(_number, inputs)
         return ufuncs[ufunc.__name__](*inputs, **kwargs)
 
     def __array_function__(self, func, types, args, kwargs):
@@ -390,9 +300,8 @@ class ndarray:
             return ndarray._view(a, self)
         if copy is False:
             raise ValueError("Unable to avoid creating a copy while reshaping.")
-        strides = _contiguous(a.shape[::-1], a.itemsize)[::-1] if order in "Ff" else None
         b = self._a
-        return _new(lambda: np.reshape(b, shape, order=order), [self], strides)
+        return _new(lambda: np.reshape(b, shape, order=order), [self], "F" if order in "Ff" else None)
 
     def ravel(self, order="C"):
         return self.reshape(-1, order=order)
@@ -403,12 +312,6 @@ class ndarray:
     def transpose(self, *axes):
         axes = axes[0] if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))) else axes
         return ndarray._view(self._a.transpose(axes or None), self)
-
-    def swapaxes(self, axis1, axis2):
-        return ndarray._view(self._a.swapaxes(axis1, axis2), self)
-
-    def squeeze(self, axis=None):
-        return ndarray._view(self._a.squeeze(axis), self)
 
     def diagonal(self, offset=0, axis1=0, axis2=1):
         y = self._a.diagonal(offset, axis1, axis2)
@@ -427,12 +330,6 @@ class ndarray:
 
     def copy(self, order="C"):
         return self.astype(self.dtype, order)
-
-    def __copy__(self):
-        return self.copy()
-
-    def __deepcopy__(self, memo):
-        return self.copy()
 
     def fill(self, value):
         if isinstance(value, (ndarray, np.ndarray)):
@@ -460,8 +357,10 @@ class ndarray:
             target = self[index]
             if isinstance(value, ndarray):
                 source, shape = value._a, target.shape
-                if not (source.shape == shape and source.strides == target.strides and _same(value, target)):
-                    _into(target, lambda: _fitting(source, shape), [value])
+                if (shape, source.strides, value.data.ptr) != (source.shape, target.strides, target.data.ptr):
+                    ones = max(source.ndim - len(shape), 0)  # leading axes of length 1 may be dropped
+                    source = source.reshape(source.shape[ones:]) if set(source.shape[:ones]) <= {1} else source
+                    _into(target, lambda: np.broadcast_to(source, shape), [value])
             else:
                 target.fill(value)
             return
@@ -477,43 +376,24 @@ class ndarray:
             lambda: _quiet(lambda: operator.setitem(a, _wrapped(a, index), source)), _memories([self, value, *used])
         )
 
-    def _scatter(self, ufunc, index, value):
-        index, _, used = _index(self, index)
+    def scatter_add(self, slices, value, ufunc=np.add):
+        index, _, used = _index(self, slices)
         a, source = self._a, _host(value)
         device.perform(lambda: _quiet(lambda: ufunc.at(a, _wrapped(a, index), source)), _memories([self, value, *used]))
-
-    def scatter_add(self, slices, value):
-        self._scatter(np.add, slices, value)
-
-    def scatter_max(self, slices, value):
-        self._scatter(np.maximum, slices, value)
-
-    def scatter_min(self, slices, value):
-        self._scatter(np.minimum, slices, value)
 
     def take(self, indices, axis=None, out=None):
         if isinstance(indices, (list, np.ndarray)):
             indices = array(indices, int)
         index = _host(indices)
         length = self.size if axis is None else self.shape[axis]
-        if not length and np.size(index):
-            raise IndexError("cannot do a non-empty take from an empty axes.")
-        if np.asarray(index).dtype.kind not in "iu":
-            raise TypeError("take: the indices must be integers")
+        if np.asarray(index).dtype.kind not in "iu" or (not length and np.size(index)):
+            raise TypeError("take: the indices must be integers, and none of an empty axis")
         a = self._a
         return _result(lambda: np.take(a, np.mod(index, max(length, 1)), axis), [self, indices], out, "no")
 
     def nonzero(self):
         device.read("nonzero")
         return tuple(_new(lambda i=i: i, [self]) for i in self._a.nonzero())
-
-    def repeat(self, repeats, axis=None):
-        if isinstance(repeats, (list, tuple)):
-            device.refuse_in_capture("H2D")
-        if isinstance(repeats, ndarray):
-            raise ValueError("repeat: cupy takes the counts as Python integers")
-        a = self._a
-        return _new(lambda: np.repeat(a, repeats, axis), [self])
 
     def sort(self, axis=-1, kind=None):
         a = self._a
@@ -525,87 +405,34 @@ class ndarray:
 
     # ---- reductions
 
-    def _reduce(self, how, axis, out, keepdims, **kwargs):
+    def _reduce(self, name, axis=None, dtype=None, out=None, keepdims=False, **others):
+        """Sums and the like of FP16 have an FP32 accumulator, and are rounded once."""
         if axis is not None and not isinstance(axis, tuple):
             axis = operator.index(axis)
-        a = self._a
+        a, how = self._a, _sum if name == "sum" else getattr(np, name)
+        final = self.dtype if dtype is None else _dtype(dtype)
+        accumulates = name in ("sum", "prod", "mean", "var", "std")
+        options = {"axis": axis, "keepdims": bool(keepdims), **others}
+        options |= {"dtype": _float32 if final == _float16 else dtype} if accumulates else {}
 
         def compute():
-            return _flushed(how(_flushed(a), axis=axis, keepdims=bool(keepdims), **kwargs))
+            y = _flushed(how(_flushed(a), **options))
+            return y.astype(_float16) if accumulates and final == _float16 else y
 
         if out is None and self.flags.fnc:  # where the reduced axes lead, CUB reduces such arrays to such arrays
             return _new(compute, [self], strides="F")
         return _result(compute, [self], out, "unsafe")
 
-    def _accumulate(self, how, axis, dtype, out, keepdims, **kwargs):
-        """Sums of FP16 have an FP32 accumulator, and are rounded once."""
-        final = self.dtype if dtype is None else _dtype(dtype)
-        if final != _float16:
-            return self._reduce(how, axis, out, keepdims, dtype=dtype, **kwargs)
-        return self._reduce(
-            lambda a, **kw: how(a, dtype=_float32, **kw).astype(_float16), axis, out, keepdims, **kwargs
-        )
-
-    def sum(self, axis=None, dtype=None, out=None, keepdims=False):
-        return self._accumulate(_sum, axis, dtype, out, keepdims)
-
-    def prod(self, axis=None, dtype=None, out=None, keepdims=False):
-        return self._accumulate(np.prod, axis, dtype, out, keepdims)
-
-    def mean(self, axis=None, dtype=None, out=None, keepdims=False):
-        return self._accumulate(np.mean, axis, dtype, out, keepdims)
-
-    def var(self, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
-        return self._accumulate(np.var, axis, dtype, out, keepdims, ddof=ddof)
-
-    def std(self, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
-        return self._accumulate(np.std, axis, dtype, out, keepdims, ddof=ddof)
-
-    def max(self, axis=None, out=None, keepdims=False):
-        return self._reduce(np.max, axis, out, keepdims)
-
-    def min(self, axis=None, out=None, keepdims=False):
-        return self._reduce(np.min, axis, out, keepdims)
-
-    def ptp(self, axis=None, out=None, keepdims=False):
-        return self._reduce(np.ptp, axis, out, keepdims)
-
-    def all(self, axis=None, out=None, keepdims=False):
-        return self._reduce(np.all, axis, out, keepdims)
-
-    def any(self, axis=None, out=None, keepdims=False):
-        return self._reduce(np.any, axis, out, keepdims)
-
-    def argmax(self, axis=None, out=None, dtype=None, keepdims=False):
-        return self._reduce(np.argmax, axis, out, keepdims)
-
-    def argmin(self, axis=None, out=None, dtype=None, keepdims=False):
-        return self._reduce(np.argmin, axis, out, keepdims)
-
-    def cumsum(self, axis=None, dtype=None, out=None):
-        return self._scan(np.cumsum, axis, dtype, out)
-
-    def cumprod(self, axis=None, dtype=None, out=None):
-        return self._scan(np.cumprod, axis, dtype, out)
-
-    def _scan(self, how, axis, dtype, out):
+    def _scan(self, name, axis=None, dtype=None):
         """As in CuPy: in place, on a copy in which the axis is the last; the result may be a view of it."""
-        dtype = how(np.zeros(1, self.dtype), dtype=dtype).dtype if out is None else out.dtype
-        x = self.astype(dtype, "C")
+        how = getattr(np, name)
+        x = self.astype(how(np.zeros(1, self.dtype), dtype=dtype).dtype, "C")
         x, axis = (x.ravel(), 0) if axis is None else (x, axis)
         last = functions("moveaxis")(x, axis, -1)
         flat = last.reshape(-1, last.shape[-1]) if x.size else last
         a = flat._a
         _into(flat, lambda: how(a, -1), [flat])
-        y = functions("moveaxis")(flat.reshape(last.shape), -1, axis)
-        if out is None:
-            return y
-        out[...] = y
-        return out
-
-    def round(self, decimals=0, out=None):
-        a = self._a
-        return _result(lambda: np.round(a, decimals), [self], out)
+        return functions("moveaxis")(flat.reshape(last.shape), -1, axis)
 
     def clip(self, min=None, max=None, out=None):
         a, low, high = (None if x is None else _host(x) for x in (self, min, max))
@@ -613,59 +440,30 @@ class ndarray:
         def clipped():
             if low is None or high is None or a.dtype.kind != "f":
                 return np.clip(a, low, high)
-            x, least, most = (
-                _flushed(np.asarray(v).astype(a.dtype)) for v in (a, low, high)
-            )  # as CuPy's kernel has it
+            x, least, most = (_flushed(np.asarray(v).astype(a.dtype)) for v in (a, low, high))  # as CuPy's kernel
             return np.where(least > most, most, np.where(x < least, least, np.where(x > most, most, x)))
 
         return _result(clipped, [self, min, max], out)
 
-    def trace(self, offset=0, axis1=0, axis2=1, dtype=None, out=None):
-        return self.diagonal(offset, axis1, axis2).sum(-1, dtype, out)
 
-    def dot(self, b, out=None):
-        x, y = self._a, _host(b)
-        _by_cublas(np.dot, x, y)
-        return _result(lambda: np.dot(x, y), [self, b], out)
+def _method(name, through):
+    """A method by another one, or by a function: it takes the parameters that CuPy's has."""
 
-    def conj(self):
-        return self if self.dtype.kind != "c" else ufuncs["conjugate"](self)
+    def call(self, *args, **kwargs):
+        given = dict(zip(API["methods"][name], args)) | kwargs
+        if len(args) > len(API["methods"][name]) or not given.keys() <= {*API["methods"][name]}:
+            raise TypeError(f"{name}() got unexpected arguments {args} {kwargs}")
+        return through(self, name, **given)
 
-    conjugate = conj
-
-    # ---- operators
-
-    def __pos__(self):
-        return ufuncs["positive"](self)
-
-    def __neg__(self):
-        return ufuncs["negative"](self)
-
-    def __abs__(self):
-        return ufuncs["absolute"](self)
-
-    def __invert__(self):
-        return ufuncs["invert"](self)
-
-    def __matmul__(self, other):
-        return functions("matmul")(self, other)
-
-    def __rmatmul__(self, other):
-        return functions("matmul")(other, self)
-
-    def __divmod__(self, other):
-        return ufuncs["divmod"](self, other)
+    setattr(ndarray, name, call)
 
 
-def _same(x, y):
-    return x.data.ptr == y.data.ptr
-
-
-def _fitting(a, shape):
-    """NumPy's rule for assignments: leading axes of length 1 may be dropped."""
-    while a.ndim > len(shape) and a.shape[0] == 1:
-        a = a[0]
-    return np.broadcast_to(a, shape)
+for _name in ("sum", "prod", "mean", "var", "std", "max", "min", "ptp", "all", "any", "argmax", "argmin"):
+    _method(_name, ndarray._reduce)
+for _name in ("cumsum", "cumprod"):
+    _method(_name, ndarray._scan)
+for _name in ("swapaxes", "squeeze", "repeat", "round", "dot"):
+    _method(_name, lambda self, name, **given: _delegate(name, (self,), given))
 
 
 def _index(x, index):
@@ -674,24 +472,17 @@ def _index(x, index):
     for part in index if isinstance(index, tuple) else (index,):
         if isinstance(part, (list, np.ndarray)):
             part = array(np.asarray(part) if np.size(part) else np.asarray(part, np.int32))
-        if isinstance(part, (bool, np.bool_)):
-            raise IndexError("the stand-in does not take single booleans as indices")
         if isinstance(part, ndarray):
             used.append(part)
             if part.dtype.kind not in "iub":
-                raise IndexError(
-                    f"arrays used as indices must be of integer or boolean type. (actual: {part.dtype.type})"
-                )
+                raise IndexError(f"arrays used as indices must be of integer or boolean type, got {part.dtype}")
             if part.dtype.kind == "b":
                 kind = "mask"
             elif kind == "basic":
                 kind = "integer"
             part = part._a
         elif not (part is None or part is Ellipsis or isinstance(part, (int, slice, np.integer))):
-            raise IndexError(
-                "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays "
-                f"are valid indices, got {type(part)}"
-            )
+            raise IndexError(f"no valid index: {type(part)}")
         parts.append(part)
     return tuple(parts), kind, used
 
@@ -729,30 +520,18 @@ class ufunc:
     """cupy.ufunc."""
 
     def __init__(self, name, nin, nout, at):
-        self.__name__, self.nin, self.nout, self.nargs = name, nin, nout, nin + nout
+        self.__name__, self.nin, self.nout = name, nin, nout
         self.name = f"cupy_{name}"
         self._at = at
         self._numpy = getattr(np, name, None)
 
-    def __repr__(self):
-        return f"<ufunc '{self.name}'>"
-
     def __call__(self, *args, out=None, dtype=None, casting="same_kind", **kwargs):
         if kwargs:
             raise TypeError(f"Wrong arguments {kwargs}")
-        if not self.nin <= len(args) <= self.nargs:
-            raise TypeError(
-                f"Wrong number of arguments for {self.name!r}. It must be either {self.nin} or {self.nargs} (with "
-                f"outputs), but given {len(args)}."
-            )
-        if len(args) > self.nin:
-            if out is not None:
-                raise ValueError("Cannot specify 'out' as both a positional and keyword argument")
-            args, out = args[: self.nin], args[self.nin :]
-            out = out[0] if self.nout == 1 else out
+        if not self.nin <= len(args) <= self.nin + self.nout or (len(args) > self.nin and out is not None):
+            raise TypeError(f"Wrong number of arguments for {self.name!r}: {len(args)}")
+        args, out = args[: self.nin], args[self.nin :] or out
         operands = [_host(x) for x in args]
-        if self._numpy is None:
-            raise AttributeError(f"the stand-in for CuPy has no {self.__name__}: NumPy has none")
         keywords = {} if dtype is None else {"dtype": _dtype(dtype)}
 
         def compute():
@@ -762,6 +541,8 @@ class ufunc:
                 computes = keywords.get("dtype") or self._numpy.resolve_dtypes((*kinds, None))[-1]
                 if computes in (_float32, np.float64):
                     return _flushed(function(self.__name__, computes, *flushed))
+            if self.__name__ == "power" and np.result_type(*flushed).kind in "iu":  # what is not there yet is -1:
+                flushed[1] = np.maximum(flushed[1], 0)  # NumPy raises where an exponent is below 0, CuPy does not
             return _flushed(self._numpy(*flushed, **keywords))
 
         if self.nout == 1:
@@ -774,46 +555,16 @@ class ufunc:
     def at(self, a, indices, b=None):
         if self._at is None:
             raise NotImplementedError(f"`{self.name}.at` is not supported yet")
-        a._scatter(self._numpy, indices, b)
-
-    def reduce(self, array, axis=0, dtype=None, out=None, keepdims=False):
-        if self.__name__ not in ("add", "multiply"):
-            raise NotImplementedError(f"`{self.name}.reduce` is not supported yet")
-        return (array.sum if self.__name__ == "add" else array.prod)(axis, dtype, out, keepdims)
-
-    def accumulate(self, array, axis=0, dtype=None, out=None):
-        if self.__name__ not in ("add", "multiply"):
-            raise NotImplementedError(f"`{self.name}.accumulate` is not supported yet")
-        return (array.cumsum if self.__name__ == "add" else array.cumprod)(axis, dtype, out)
-
-    def outer(self, A, B, **kwargs):
-        return self(A.reshape(A.shape + (1,) * B.ndim), B, **kwargs)
+        a.scatter_add(indices, b, self._numpy)
 
 
 ufuncs = {name: ufunc(name, **kinds) for name, kinds in API["ufuncs"].items()}
 
-_OPERATORS = {
-    "add": "add",
-    "sub": "subtract",
-    "mul": "multiply",
-    "truediv": "true_divide",
-    "floordiv": "floor_divide",
-    "mod": "remainder",
-    "pow": "power",
-    "lshift": "left_shift",
-    "rshift": "right_shift",
-    "and": "bitwise_and",
-    "or": "bitwise_or",
-    "xor": "bitwise_xor",
-}
-_COMPARISONS = {
-    "lt": "less",
-    "le": "less_equal",
-    "eq": "equal",
-    "ne": "not_equal",
-    "gt": "greater",
-    "ge": "greater_equal",
-}
+_OPERATORS = {"sub": "subtract", "mul": "multiply", "truediv": "true_divide", "floordiv": "floor_divide"}
+_OPERATORS |= {"add": "add", "mod": "remainder", "pow": "power", "lshift": "left_shift", "rshift": "right_shift"}
+_OPERATORS |= {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "matmul": "matmul", "divmod": "divmod"}
+_COMPARISONS = {"lt": "less", "le": "less_equal", "eq": "equal"}
+_COMPARISONS |= {"gt": "greater", "ge": "greater_equal", "ne": "not_equal"}
 
 
 def _add_operators():
@@ -821,30 +572,21 @@ def _add_operators():
         """Whether the operator is CuPy's affair: other classes may have a right-hand operator of their own."""
         return isinstance(other, ndarray) or getattr(other, "__array_ufunc__", 0) is not None
 
-    def forward(f):
-        return lambda x, y: f(x, y) if knows(y) else NotImplemented
-
-    def backward(f):
-        return lambda x, y: f(y, x) if knows(y) else NotImplemented
-
-    def in_place(f):
-        return lambda x, y: f(x, y, x)
-
-    def comparison(f):
-        def compare(x, y):
-            return f(x, y.item() if isinstance(y, np.ndarray) and y.ndim == 0 else y) if knows(y) else NotImplemented
-
-        return compare
-
-    for name, word in _OPERATORS.items():
-        setattr(ndarray, f"__{name}__", forward(ufuncs[word]))
-        setattr(ndarray, f"__r{name}__", backward(ufuncs[word]))
-        setattr(ndarray, f"__i{name}__", in_place(ufuncs[word]))
-    for name, word in _COMPARISONS.items():
-        setattr(ndarray, f"__{name}__", comparison(ufuncs[word]))
+    for name, word in (_OPERATORS | _COMPARISONS).items():
+        f = ufuncs[word] if word in ufuncs else functions(word)
+        setattr(ndarray, f"__{name}__", lambda x, y, f=f: f(x, _number(y)) if knows(y) else NotImplemented)
+        if name in _OPERATORS:
+            setattr(ndarray, f"__{name}__", lambda x, y, f=f: f(x, y) if knows(y) else NotImplemented)
+            setattr(ndarray, f"__r{name}__", lambda x, y, f=f: f(y, x) if knows(y) else NotImplemented)
+        if name in _OPERATORS and name not in ("matmul", "divmod"):
+            setattr(ndarray, f"__i{name}__", lambda x, y, f=f: f(x, y, x))
+    for name, word in {"pos": "positive", "neg": "negative", "abs": "absolute", "invert": "invert"}.items():
+        setattr(ndarray, f"__{name}__", lambda x, f=ufuncs[word]: f(x))
 
 
-_add_operators()
+def _number(x):
+    """CuPy compares with an array of the host that has no axes."""
+    return x.item() if isinstance(x, np.ndarray) and x.ndim == 0 else x
 
 
 # ------------------------------------------------------------------------------------------------------------ functions
@@ -855,7 +597,8 @@ def array(obj, dtype=None, copy=True, order="K", subok=False, ndmin=0, *, blocki
     if isinstance(obj, ndarray):
         x = obj.astype(obj.dtype if dtype is None else dtype, order, copy=bool(copy))
     elif isinstance(obj, (list, tuple)) and _holds_device_arrays(obj):
-        x = functions("stack")([asarray(part) for part in obj]).astype(dtype or _first_dtype(obj), copy=False)
+        parts = [asarray(part) for part in obj]
+        x = functions("stack")(parts).astype(dtype or np.result_type(*(part.dtype for part in parts)), copy=False)
     else:
         host = np.asarray(obj, dtype)
         fortran = order is not None and order[0] in "AaKk" and host.flags.fnc
@@ -871,38 +614,17 @@ def _holds_device_arrays(obj):
     return any(isinstance(x, ndarray) or (isinstance(x, (list, tuple)) and _holds_device_arrays(x)) for x in obj)
 
 
-def _first_dtype(obj):
-    return np.result_type(*(asarray(x).dtype for x in obj))
-
-
 def asarray(a, dtype=None, order=None, *, copy=None, blocking=False):
     return array(a, dtype, bool(copy), order)
 
 
-def asanyarray(a, dtype=None, order=None, *, copy=None, blocking=False):
-    return array(a, dtype, bool(copy), order)
-
-
 def ascontiguousarray(a, dtype=None):
-    return _at_least_1d(array(a, dtype, False, "C"))
+    x = array(a, dtype, False, "C")
+    return x if x.ndim else x.reshape(1)
 
 
-def asfortranarray(a, dtype=None):
-    return _at_least_1d(array(a, dtype, False, "F"))
-
-
-def _at_least_1d(x):
-    return x.reshape(1) if x.ndim == 0 else x
-
-
-def asnumpy(a, stream=None, order="C", out=None, *, blocking=True):
-    if isinstance(a, ndarray):
-        return a.get(stream, order, out, blocking)
-    host = np.asarray(a, order=order)
-    if out is None:
-        return host
-    out[...] = host
-    return out
+def asnumpy(a, stream=None, order="C"):
+    return a.get(stream, order) if isinstance(a, ndarray) else np.asarray(a, order=order)
 
 
 def empty(shape, dtype=float, order="C"):
@@ -967,10 +689,6 @@ def where(condition, x=None, y=None):
     return _new(lambda: np.where(m, a, b), [mask, x, y])
 
 
-def take(a, indices, axis=None, out=None):
-    return a.take(indices, axis, out)
-
-
 def take_along_axis(a, indices, axis):
     source, index, length = _host(a), _host(indices), a.size if axis is None else a.shape[axis]
     if index.dtype.kind not in "iu":
@@ -989,13 +707,6 @@ def put_along_axis(arr, indices, values, axis):
     )
 
 
-def get_array_module(*args):
-    """The stand-in where one of args is its array, else NumPy."""
-    import cupy
-
-    return cupy if any(isinstance(x, ndarray) for x in args) else np
-
-
 def as_strided(x, shape=None, strides=None):
     shape = x.shape if shape is None else tuple(shape)
     return ndarray(shape, x.dtype, x.data, x.strides if strides is None else tuple(strides))
@@ -1007,75 +718,31 @@ def broadcast_to(array, shape):
     )
 
 
-def broadcast_arrays(*args):
-    shape = np.broadcast_shapes(*(x.shape for x in args))
-    return [broadcast_to(x, shape) for x in args]
-
-
-def may_share_memory(a, b, max_work=None):
-    return bool(np.may_share_memory(_host(a), _host(b)))
-
-
 def shares_memory(a, b, max_work=None):
     if not (a.ndim and b.ndim):
         raise NotImplementedError("CuPy 14.2 says that an array without axes shares nothing")
     return bool(np.shares_memory(_host(a), _host(b)))
 
 
-def array_equal(a1, a2, equal_nan=False):
-    if a1.shape != a2.shape:
-        return array(False)
-    x, y = _host(a1), _host(a2)
-    return _new(lambda: np.array_equal(x, y, equal_nan), [a1, a2])
-
-
-def result_type(*args):
-    return np.result_type(*(x.dtype if isinstance(x, ndarray) else x for x in args))
-
-
-def can_cast(from_, to, casting="safe"):
-    return np.can_cast(from_.dtype if isinstance(from_, ndarray) else from_, to, casting)
-
-
 def get_default_memory_pool():
     return device.default_pool
 
 
-def clip(a, a_min, a_max, out=None):
-    return a.clip(a_min, a_max, out)
-
-
-_METHODS = {
-    **{name: name for name in API["methods"] if name in API["functions"] and hasattr(ndarray, name) and name != "sort"},
-    "amax": "max",
-    "amin": "min",
-    "around": "round",
-}
+_METHODS = {name: name for name in API["methods"] if name in API["functions"] and hasattr(ndarray, name)}
+for _name in ("sort", "swapaxes", "squeeze", "repeat", "round", "dot"):  # the first sorts a copy
+    del _METHODS[_name]
+_METHODS |= {"amax": "max", "amin": "min"}
 _JOINING = {"concatenate", "stack", "hstack", "vstack", "dstack", "column_stack"}
 _LARGE = 2 << 20  # bytes of an array on average, from which on CuPy joins any number of them one by one
-_SYNCHRONISING = {
-    "allclose", "argwhere", "bincount", "choose", "compress", "delete", "extract", "flatnonzero", "histogram",
-    "histogram2d", "histogramdd", "intersect1d", "piecewise", "place", "poly", "roots", "setdiff1d", "setxor1d",
-    "trim_zeros", "union1d", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values",
-}  # fmt: skip
+_SYNCHRONISING = {"allclose", "argwhere", "bincount", "compress", "delete", "extract", "flatnonzero", "histogram"}
+_SYNCHRONISING |= {"place", "setdiff1d", "union1d", "unique"}
 _PRODUCTS = {"matmul", "dot", "vdot", "inner", "tensordot", "einsum"}
-_OF_THE_HOST = {
-    "broadcast_shapes", "format_float_positional", "format_float_scientific", "get_printoptions", "isdtype", "isscalar",
-    "issubdtype", "iterable", "mintypecode", "ndim", "printoptions", "promote_types", "set_printoptions", "shape",
-    "size", "typename",
-}  # fmt: skip
-_CREATING = {
-    "arange", "bartlett", "blackman", "eye", "hamming", "hanning", "identity", "indices", "kaiser", "linspace",
-    "logspace", "tri",
-}  # fmt: skip
+_OF_THE_HOST = {"broadcast_shapes", "can_cast", "isscalar", "issubdtype", "ndim", "result_type", "shape"}
+_CREATING = {"arange", "eye", "identity", "indices", "linspace", "logspace", "tri"}
 _OWN = {
-    f.__name__: f
-    for f in (
-        array, asarray, asanyarray, ascontiguousarray, asfortranarray, asnumpy, empty, empty_like, full, full_like,
-        zeros, ones, zeros_like, ones_like, copy, copyto, where, take, take_along_axis, put_along_axis,
-        get_array_module, broadcast_to, broadcast_arrays, may_share_memory, shares_memory, array_equal, result_type,
-        can_cast, get_default_memory_pool, clip,
-    )
+    "array", "asarray", "ascontiguousarray", "asnumpy", "broadcast_to", "copy", "copyto", "empty",
+    "empty_like", "full", "full_like", "get_default_memory_pool", "ones", "ones_like", "put_along_axis",
+    "shares_memory", "take_along_axis", "where", "zeros", "zeros_like",
 }  # fmt: skip
 
 
@@ -1085,7 +752,7 @@ def functions(name):
     if name not in API["functions"]:
         raise AttributeError(f"module 'cupy' has no attribute {name!r}")
     if name in _OWN:
-        return _OWN[name]
+        return globals()[name]
     allowed = None if parameters is None or "**kwargs" in parameters else set(parameters)
 
     def call(*args, **kwargs):
@@ -1169,3 +836,6 @@ def _raise_to_device(result, compute, operands):
     if isinstance(result, (np.ndarray, np.generic, bool, int, float)):
         return _new(compute, operands)
     return result
+
+
+_add_operators()

@@ -1,11 +1,5 @@
 """Compiling CUDA kernels for the CPU, and launching them on NumPy arrays.
 
-A kernel from a test, in three lines (`Program(kernels.source(path), {"STORAGE": "half"})` for a .cu file):
-
-    program = Program.of('extern "C" __global__ void twice(T* y, int n) { ... }', "half")
-    y = np.ones(100, np.float16)
-    program.launch("twice", 4, 32, [y, np.int32(100)])  # grid, block, arguments; shared_bytes=...
-
 Every launch runs twice, from the same memory: first with threads and blocks in their order, then shuffled. Arrays are
 copied between fences, one directly behind them at first, then one directly before. KernelError: the kernel used memory
 that is not its own or a misaligned address, threads raced for shared memory, or waited for one another, or their order
@@ -20,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import math
 import os
 import pathlib
 import re
@@ -37,12 +32,11 @@ import numpy as np
 from kept import kept
 from tinymp.gpu import kernels
 
-from .memory import Fenced, Group, bytes_at, extent, groups
+from .memory import Fenced, Group, extent, groups
 
 HERE = pathlib.Path(__file__).parent
 HARDWARE = HERE / "hardware.cuh"
 SECONDS = 60  # of CPU time for one run of a kernel
-MOST_SHARED = 227 * 1024  # bytes of dynamic shared memory, on sm_90
 SHUFFLED = 0x9E3779B97F4A7C15  # seed of the second run
 
 FLAGS = ("-std=c++17", "-fPIC", "-g1", "-w", "-ffp-contract=off", "-U_FORTIFY_SOURCE", f"-I{HERE}")
@@ -89,11 +83,6 @@ def _run(*command: str, given: str | None = None) -> str:
     if done.returncode:
         raise RuntimeError(f"{shlex.join(command)}:\n{done.stderr}")
     return done.stdout
-
-
-def preprocessed(code: str, *flags: str) -> str:
-    """What a compiler sees of a source: conditions are decided, macros expanded, comments gone."""
-    return _run(*_compiler(), "-E", "-x", "c++", *flags, "-", given=code)
 
 
 @functools.cache
@@ -256,8 +245,7 @@ class Program:
     ) -> None:
         """Run a kernel on NumPy arrays (behind pointers), NumPy scalars, and np.uint64(0) for a null pointer.
 
-        resolve: where kernels take tables of addresses (arrays of uint64): the array in which an address lies, or None.
-        Such arrays are handled like those among the arguments.
+        resolve: where kernels take tables of addresses: the array in which one lies, or None, handled like an argument.
         """
         Launching(self, name, grid, block, args, shared_bytes, resolve).run_twice()
 
@@ -268,7 +256,7 @@ class Program:
     def execute(self, launching: Launching, seed: int, lows: list[int], fenced: list[Fenced], shared: Fenced) -> None:
         """Run a launch on arrays that have been moved: number i begins at lows[i]."""
         boxes = [np.array(lows[v], np.uint64) if isinstance(v, int) else np.array(v) for v in launching.values]
-        for link in launching.by_value:
+        for link in launching.links:
             addresses(boxes[link.table]).flat[link.entry] = lows[link.target] + link.offset
         launch = _Launch(
             ctypes.cast(self.library[f"cuda_on_cpu_call_{launching.name}"], ctypes.c_void_p),
@@ -309,7 +297,7 @@ def addresses(x: np.ndarray) -> np.ndarray:
 
 
 class _Link(NamedTuple):
-    """An entry of a table of addresses: array number `table` holds at `entry` that of array `target`, plus `offset`."""
+    """An entry of a table of addresses: value number `table` holds at `entry` that of array `target`, plus `offset`."""
 
     table: int
     entry: int
@@ -336,26 +324,15 @@ class Launching:
         self.arrays: list[np.ndarray] = []
         self.labels: list[str] = []  # of the arrays
         self.links: list[_Link] = []
-        self.by_value: list[_Link] = []  # their `table` is a number in `values`
-        self._check_sizes()
+        threads, most = math.prod(self.block), program.most_threads(name)
+        if threads > most:
+            raise ValueError(f"kernel {name}: a block of {threads} threads; at most {most}")
         self._take(args)
         if resolve is not None:
             self._follow(resolve)
         self.groups = groups(self.arrays)
         self.gaps = [g.gaps(self.arrays) for g in self.groups]
         self._check_restrict()
-
-    def _check_sizes(self) -> None:
-        most = self.program.most_threads(self.name)
-        threads = self.block[0] * self.block[1] * self.block[2]
-        limits = {"block": (self.block, (1024, 1024, 64)), "grid": (self.grid, (2**31 - 1, 65535, 65535))}
-        for what, (size, limit) in limits.items():
-            if not all(1 <= n <= m for n, m in zip(size, limit)):
-                raise ValueError(f"kernel {self.name}: {what} {size}; every length is at least 1, at most {limit}")
-        if threads > most:
-            raise ValueError(f"kernel {self.name}: a block of {threads} threads; at most {most}")
-        if not 0 <= self.shared <= MOST_SHARED:
-            raise ValueError(f"kernel {self.name}: {self.shared} bytes of dynamic shared memory; at most {MOST_SHARED}")
 
     def _take(self, args: Sequence[Any]) -> None:
         declared = self.program.arguments[self.name]
@@ -379,25 +356,16 @@ class Launching:
     def _follow(self, resolve: Callable[[int], np.ndarray | None]) -> None:
         """Add the arrays that tables of addresses point to."""
         numbers: dict[tuple[int, int], int] = {}
-
-        def follow(links: list[_Link], table: int, label: str, found: np.ndarray) -> None:
-            for entry, address in enumerate(found.ravel().tolist()):
-                target = resolve(address) if address else None
-                if target is None:
-                    continue
+        tables = [(i, addresses(x).ravel().tolist()) for i, x in enumerate(self.values) if isinstance(x, np.ndarray)]
+        for table, entry, address in ((i, entry, at) for i, found in tables for entry, at in enumerate(found)):
+            target = resolve(address) if address else None
+            if target is not None:
                 low, high = extent(target)
                 if (low, high) not in numbers:
                     numbers[low, high] = len(self.arrays)
                     self.arrays.append(target)
-                    self.labels.append(f"{label}[{entry}]")
-                links.append(_Link(table, entry, numbers[low, high], address - low))
-
-        for table, x in enumerate(list(self.arrays)):
-            if x.dtype == np.uint64 and x.flags.c_contiguous:
-                follow(self.links, table, self.labels[table], x)
-        for table, x in enumerate(self.values):
-            if isinstance(x, np.ndarray):
-                follow(self.by_value, table, "rows", addresses(x))
+                    self.labels.append(f"rows[{entry}]")
+                self.links.append(_Link(table, entry, numbers[low, high], address - low))
 
     def _check_restrict(self) -> None:
         arguments = {v: p for v, p in zip(self.values, self.program.parameters[self.name]) if isinstance(v, int)}
@@ -445,13 +413,7 @@ class Launching:
                 f.data[gaps] = filler
                 moved.update(dict.fromkeys(g.members, f.address - g.low))
             lows = [extent(x)[0] + moved[i] for i, x in enumerate(self.arrays)]
-            entries = [bytes_at(lows[link.table] + 8 * link.entry, 8).view(np.uint64) for link in self.links]
-            for link, entry in zip(self.links, entries):
-                entry[0] = lows[link.target] + link.offset
             self.program.execute(self, seed, lows, fenced, shared)
-            for link, entry in zip(self.links, entries):
-                if entry[0] == lows[link.target] + link.offset:
-                    entry[0] = lows[link.target] + link.offset - moved[link.target]  # `moved` may be negative
             for g, f, gaps in zip(self.groups, fenced, self.gaps):
                 if (changed := gaps[f.data[gaps] != filler]).size:
                     where = self._place(g, int(changed[0]))

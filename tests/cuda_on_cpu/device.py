@@ -4,8 +4,7 @@ It is as strict as a GPU, and as slow as one may be:
 
 - Work queues on its stream until something waits for it, and then that alone is done; with `chance`, all streams go on
   at random moments, in any order that they allow. (CUDA_LAUNCH_BLOCKING=1 does it at once, as it does for CUDA.)
-- Fresh memory is full of 0xFF: NaN in every floating dtype, -1 in integers. So is memory that was given back, once its
-  stream is there: the next whom CuPy's pool gives it to may write to it then. Pinned memory is so at once.
+- Fresh memory is full of 0xFF: NaN, -1. So is what was given back, once its stream is there; pinned memory at once.
 - Whatever waits for the device is noted in `synchronisations`, and refused within `no_synchronisation()`.
 - While a stream captures, work is written down instead of done: its results are 0xFF until the graph is launched. As in
   CUDA, what would wait for the device, or would read host memory that may be gone by then, is an error.
@@ -36,7 +35,6 @@ _OWN = {str(pathlib.Path(__file__).with_name(name)) for name in ("array.py", "de
 
 _ERRORS = {
     1: ("cudaErrorInvalidValue", "invalid argument"),
-    2: ("cudaErrorMemoryAllocation", "out of memory"),
     101: ("cudaErrorInvalidDevice", "invalid device ordinal"),
     400: ("cudaErrorInvalidResourceHandle", "invalid resource handle"),
     700: ("cudaErrorIllegalAddress", "an illegal memory access was encountered"),
@@ -60,10 +58,6 @@ class CUDADriverError(RuntimeError):
     """cupy.cuda.driver.CUDADriverError."""
 
 
-class OutOfMemoryError(MemoryError):
-    """cupy.cuda.memory.OutOfMemoryError."""
-
-
 # --------------------------------------------------------------------------------------------------- synchronisation
 
 synchronisations: list[str] = []  # what waited for the device, in order
@@ -76,53 +70,30 @@ def synchronise(what, stream=None, number=None):
     CUDARuntimeError during capture, AssertionError where it is forbidden.
     """
     if capturing():
-        _streams_of_thread.current._broken = True
+        _here.current._broken = True
         raise CUDARuntimeError(900, what)
     if _forbidden:
         raise AssertionError(f"{what} waits for the device")
     synchronisations.append(what)
-    stream = _streams_of_thread.current if stream is None else stream
+    stream = _here.current if stream is None else stream
     reach(stream, stream._given if number is None else number)
 
 
-# What CuPy 14.2 does not let into a graph: what it raises, and the lines of its source that do
+# What CuPy 14.2 does not let into a graph: what it raises, the lines of its source that do, and who ends there.
+# All else is kernels, scratch memory from the pool, memset and copies on the device: a graph takes these.
 _IN_CAPTURE = {
-    "H2D": (
+    "H2D": (  # asarray, set, indices, counts, addresses: core.pyx:2242 and 3080, _routines_indexing.pyx:291
         *(RuntimeError, "the current stream is capturing, so H2D transfers are disallowed"),
         "cupy/cuda/memory.pyx:617 copy_from_host_async",
     ),
-    "D2H": (
+    "D2H": (  # get, masks, nonzero: core.pyx:2203, _routines_indexing.pyx:123 and 802
         *(RuntimeError, "the current stream is capturing, so D2H transfers are disallowed"),
         "cupy/cuda/memory.pyx:715 copy_to_host_async",
     ),
-    "synchronous": (
-        *(RuntimeError, "the current stream is capturing, so synchronous API calls are disallowed"),
-        "cupy/cuda/memory.pyx:543 copy_from_device, 590 copy_from_host, 688 copy_to_host, 742 memset",
-    ),
-    "cuBLAS": (
+    "cuBLAS": (  # products of floating arrays, but for a single result: _routines_linalg.pyx:635
         *(NotImplementedError, "calling cuBLAS API during stream capture is currently unsupported"),
         "cupy_backends/cuda/libs/cublas.pyx:648 setStream",
     ),
-}
-# Who ends there: CuPy's operations, what they do, and where. All else is kernels, scratch memory from the pool (CUB:
-# cupy/cuda/cub.pyx:190, thrust's: cupy_thrust.cu:303), memset and copies on the device: a graph takes these.
-REFUSED_IN_CAPTURE = {
-    "asarray of a list or a NumPy array": ("H2D", "cupy/_core/core.pyx:3080-3098"),
-    "ndarray.set": ("H2D", "cupy/_core/core.pyx:2242"),
-    "ndarray.get, and so float(), bool(), print": ("D2H", "cupy/_core/core.pyx:2203"),
-    "an index that is a list or a NumPy array": ("H2D", "cupy/_core/_routines_indexing.pyx:291"),
-    "take of a list": ("H2D", "cupy/_core/_routines_indexing.pyx:858"),
-    "a mask as index, read or written: its sum": ("D2H", "cupy/_core/_routines_indexing.pyx:802"),
-    "nonzero, argwhere, flatnonzero, where of one array, unique": ("D2H", "cupy/_core/_routines_indexing.pyx:123"),
-    "repeat with a list": ("H2D", "cupy/_core/_routines_manipulation.pyx:625"),
-    "concatenate and stack of more than 8 small arrays: addresses": (
-        "H2D",
-        "cupy/_core/_routines_manipulation.pyx:881",
-    ),
-    "matmul, dot, inner, tensordot, einsum of floating arrays, but for a single result": (
-        *("cuBLAS", "cupy/_core/_routines_linalg.pyx:635"),
-    ),
-    "copy_from_device, copy_from_host, copy_to_host, memset": ("synchronous", "cupy/cuda/memory.pyx"),
 }
 
 
@@ -236,7 +207,7 @@ class Memory:
         self.block, start = part or (Block(size) if size else None, 0)
         self.ptr = self.block.ptr + start if size else 0
         self.bytes = self.block.part(self, start) if size else np.empty(0, np.uint8)
-        self._stream = weakref.ref(_streams_of_thread.current)  # whose work may get it next: CuPy's pool has arenas
+        self._stream = weakref.ref(_here.current)  # whose work may get it next: CuPy's pool has arenas
 
     def __del__(self):
         if sys.is_finalizing():
@@ -257,10 +228,6 @@ class Memory:
     def _fill(block, its_bytes):  # a block is there as long as work may use it
         its_bytes.fill(0xFF)
 
-    @property
-    def device(self):
-        return Device(0)
-
 
 class MemoryPointer:
     """cupy.cuda.MemoryPointer: an allocation and an offset into it."""
@@ -272,60 +239,18 @@ class MemoryPointer:
     def ptr(self):
         return self.mem.ptr + self._offset if self.mem.ptr else 0
 
-    device_id = 0
-
-    @property
-    def device(self):
-        return Device(0)
-
-    def __int__(self):
-        return self.ptr
+    device_id, device = 0, property(lambda self: Device(0))
 
     def __add__(self, offset):
         return MemoryPointer(self.mem, self._offset + offset)
-
-    def __sub__(self, offset):
-        return self + -offset
 
     def memset_async(self, value, size, stream=None):
         to = self._bytes(size)
         perform(lambda: to.fill(value), [self.mem])
 
-    def memset(self, value, size):
-        refuse_in_capture("synchronous")
-        self.memset_async(value, size)
-
-    def copy_from_device_async(self, source, size, stream=None):
-        to, what = self._bytes(size), source._bytes(size)
-        perform(lambda: np.copyto(to, what), [self.mem, source.mem])
-
-    def copy_from_device(self, source, size):
-        refuse_in_capture("synchronous")
-        self.copy_from_device_async(source, size)
-
     def copy_from_host_async(self, address, size, stream=None):
         refuse_in_capture("H2D")
         upload(self._bytes(size), address, size, [self.mem])
-
-    def copy_from_host(self, address, size):
-        refuse_in_capture("synchronous")
-        synchronise("MemoryPointer.copy_from_host")
-        upload(self._bytes(size), address, size, [self.mem])
-
-    def copy_to_host_async(self, address, size, stream=None):
-        refuse_in_capture("D2H")
-        download(address, self._bytes(size), [self.mem])
-
-    def copy_to_host(self, address, size):
-        refuse_in_capture("synchronous")
-        read("MemoryPointer.copy_to_host")
-        download(address, self._bytes(size), [self.mem])
-
-    def copy_from_async(self, source, size, stream=None):
-        copy = self.copy_from_device_async if isinstance(source, MemoryPointer) else self.copy_from_host_async
-        copy(source, size)
-
-    copy_from = copy_from_async
 
     def _bytes(self, size):
         if self._offset < 0 or self._offset + size > self.mem.size:
@@ -337,21 +262,16 @@ class MemoryPool:
     """cupy.cuda.MemoryPool: keeps what is freed, so that it rarely asks the device for memory."""
 
     def __init__(self, allocator=None):
-        self._used = self._total = self._limit = 0
+        self._used = self._total = 0
 
     def malloc(self, size):
         """A MemoryPointer to `size` bytes (CuPy rounds up to 512)."""
         used = self._used + _rounded(size)
         if used > self._total:  # nothing kept would do: this goes to the device
-            if self._limit and used > self._limit:
-                raise OutOfMemoryError(
-                    f"Out of memory allocating {size:,} bytes (allocated so far: {self._used:,} bytes, "
-                    f"limit set to: {self._limit:,} bytes)."
-                )
             if any(stream._mode != STREAM_CAPTURE_RELAXED for stream in _capturing_streams()):
                 raise CUDARuntimeError(900, "cudaMalloc")
             self._total = used
-        memory = Memory(size, self, _streams_of_thread.current._again(self, _rounded(size)))
+        memory = Memory(size, self, _here.current._again(self, _rounded(size)))
         self._used = used
         for stream in _capturing_streams():  # kernels may find it by an address in a table
             stream._touch(memory)
@@ -363,30 +283,12 @@ class MemoryPool:
     def used_bytes(self):
         return self._used
 
-    def free_bytes(self):
-        return self._total - self._used
-
     def total_bytes(self):
         """The most that was in use at once since the last free_all_blocks."""
         return self._total
 
     def free_all_blocks(self, stream=None):
         self._total = self._used
-
-    def n_free_blocks(self):
-        return int(self._total > self._used)
-
-    def set_limit(self, size=None, fraction=None):
-        self._limit = TOTAL_MEMORY * fraction if size is None else size
-
-    def get_limit(self):
-        return self._limit
-
-
-class PinnedMemory(ctypes.Array):
-    """What alloc_pinned_memory returns: host memory that the device may read and write at any time."""
-
-    _type_, _length_ = ctypes.c_uint8, 0
 
 
 _pinned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # address -> buffer
@@ -404,7 +306,7 @@ def alloc_pinned_memory(size):
     if not free:
         _given_back((ctypes.c_uint8 * rounded)(), free)
     raw = free.pop()
-    kind = type("PinnedMemoryPointer", (PinnedMemory,), {"_type_": ctypes.c_uint8, "_length_": rounded})
+    kind = type("PinnedMemoryPointer", (ctypes.Array,), {"_type_": ctypes.c_uint8, "_length_": rounded})
     memory = kind.from_buffer(raw)
     memory.ptr = ctypes.addressof(memory)
     _pinned[memory.ptr] = memory
@@ -439,9 +341,7 @@ def upload(to, address, size, memories):
     pinned = _pinned_at(address, size) is not None
     if not pinned:
         if capturing():
-            raise CUDARuntimeError(
-                900, "a copy from host memory that is not pinned; it may be gone when the graph runs"
-            )
+            raise CUDARuntimeError(900, "a copy from host memory that is not pinned")
         synchronise("a copy from pageable memory")
     host = _host_bytes(address, size)
     host = host if pinned else host.copy()
@@ -462,20 +362,13 @@ default_pool = MemoryPool()
 _allocator = default_pool.malloc
 
 
-class _Local(threading.local):
-    allocators: tuple = ()
-
-
-_local = _Local()
-
-
 def alloc(size):
     """cupy.cuda.alloc."""
     return get_allocator()(size)
 
 
 def get_allocator():
-    return _local.allocators[-1] if _local.allocators else _allocator
+    return _here.allocators[-1] if _here.allocators else _allocator
 
 
 def set_allocator(allocator=None):
@@ -487,12 +380,12 @@ def set_allocator(allocator=None):
 @contextlib.contextmanager
 def using_allocator(allocator=None):
     """cupy.cuda.using_allocator: for this thread."""
-    before = _local.allocators
-    _local.allocators = (*before, allocator or MemoryPool().malloc)
+    before = _here.allocators
+    _here.allocators = (*before, allocator or MemoryPool().malloc)
     try:
         yield
     finally:
-        _local.allocators = before
+        _here.allocators = before
 
 
 # ------------------------------------------------------------------------------------------------ streams and graphs
@@ -558,19 +451,17 @@ def arrive():
 
 
 def _all_streams():
-    return sorted([Stream.null, Stream.ptds, *_streams.values()], key=lambda stream: stream._number)
+    return sorted([Stream.null, *_streams.values()], key=lambda stream: stream._number)
 
 
 class Stream:
     """cupy.cuda.Stream: a queue of work, which is written down instead while the stream captures."""
 
     null: Stream
-    ptds: Stream
     _made = 0
 
-    def __init__(self, null=False, non_blocking=False, ptds=False, priority=0):
-        self.is_non_blocking, self.priority = non_blocking, priority
-        self.ptr = 0 if null else 2 if ptds else id(self)
+    def __init__(self, null=False, non_blocking=False):
+        self.is_non_blocking, self.ptr = non_blocking, 0 if null else id(self)
         self._number = Stream._made = Stream._made + 1
         self._queue = deque()  # (work, the streams that it waits for and how many pieces these must have done)
         self._given = self._done = 0  # pieces of work
@@ -624,16 +515,12 @@ class Stream:
         work()
 
     def __enter__(self):
-        self._before.append(_streams_of_thread.current)
-        _streams_of_thread.current = self
+        self._before.append(_here.current)
+        _here.current = self
         return self
 
     def __exit__(self, *_):
-        _streams_of_thread.current = self._before.pop()
-
-    def use(self):
-        _streams_of_thread.current = self
-        return self
+        _here.current = self._before.pop()
 
     @property
     def done(self):
@@ -725,23 +612,23 @@ class Stream:
 
 _streams: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 Stream.null = Stream(null=True)
-Stream.ptds = Stream(ptds=True)
 
 
-class _StreamsOfThread(threading.local):
+class _OfThread(threading.local):
     current = Stream.null
+    allocators: tuple = ()
 
 
-_streams_of_thread = _StreamsOfThread()
+_here = _OfThread()
 
 
 def get_current_stream(device_id=None):
-    return _streams_of_thread.current
+    return _here.current
 
 
 def stream_at(ptr):
     """The stream with this handle. CUDARuntimeError if there is none."""
-    found = Stream.null if ptr == 0 else Stream.ptds if ptr == 2 else _streams.get(ptr)
+    found = Stream.null if ptr == 0 else _streams.get(ptr)
     if found is None:
         raise CUDARuntimeError(400, f"stream {ptr}")
     return found
@@ -749,7 +636,7 @@ def stream_at(ptr):
 
 def capturing():
     """Whether work that is given now is written down."""
-    return _streams_of_thread.current._work is not None
+    return _here.current._work is not None
 
 
 def _capturing_streams():
@@ -783,7 +670,7 @@ def perform(work, memories=(), stream=None, own=False, name=None):
     """
     if not own:
         foreign.append(_who())
-    stream = _streams_of_thread.current if stream is None else stream
+    stream = _here.current if stream is None else stream
     if stream._work is None:
         if name is not None:
             launched.append(name)
@@ -837,7 +724,7 @@ class Event:
         return self._at is None or _is_done(*self._at)
 
     def record(self, stream=None):
-        stream = _streams_of_thread.current if stream is None else stream
+        stream = _here.current if stream is None else stream
         self._time, self._capturing = time.perf_counter(), stream if stream._work is not None else None
         self._at = None if self._capturing else (stream, stream._given)
 
@@ -904,30 +791,11 @@ class Device:
     """cupy.cuda.Device: one GPU, an H100 unless `playing` says otherwise."""
 
     compute_capability = "90"
-    pci_bus_id = "0000:00:00.0"
 
     def __init__(self, device=None):
         self.id = 0 if device is None else int(device)
         if self.id != 0:
             raise CUDARuntimeError(101)
-
-    def __int__(self):
-        return self.id
-
-    def __eq__(self, other):
-        return isinstance(other, Device) and self.id == other.id
-
-    def __hash__(self):
-        return hash(self.id)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def __repr__(self):
-        return f"<CUDA Device {self.id}>"
 
     def use(self):
         return self
@@ -938,22 +806,3 @@ class Device:
             raise CUDARuntimeError(900, "Device.synchronize")
         synchronise("Device.synchronize")
         arrive()
-
-    @property
-    def attributes(self):
-        return {
-            "MaxThreadsPerBlock": 1024,
-            "MaxSharedMemoryPerBlock": 48 * 1024,
-            "MaxSharedMemoryPerBlockOptin": MAX_SHARED,
-            "MaxSharedMemoryPerMultiprocessor": 228 * 1024,
-            "MaxThreadsPerMultiProcessor": 2048,
-            "MultiProcessorCount": MULTIPROCESSORS,
-            "WarpSize": 32,
-            "L2CacheSize": 50 << 20,
-            "ComputeCapabilityMajor": int(self.compute_capability[0]),
-            "ComputeCapabilityMinor": int(self.compute_capability[1]),
-        }
-
-    @property
-    def mem_info(self):
-        return TOTAL_MEMORY - default_pool.total_bytes(), TOTAL_MEMORY

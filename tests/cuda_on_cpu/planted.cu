@@ -1,85 +1,6 @@
-// Kernels for test_shim.py: correct ones (others are in fast/units.cu), and ones with one planted mistake each.
+// Kernels for test_shim.py: each with one planted mistake, and one without.
 
 // ------------------------------------------------------------------------------------------------------------ correct
-
-extern "C" __global__ void sum(const T* x, float* y, int n) {
-    __shared__ float scratch[32];
-    float part = 0.0f;
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) part += widen(x[i]);
-    part = warp_reduce<Sum>(part);
-    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = part;
-    __syncthreads();
-    part = warp_reduce<Sum>(threadIdx.x % 32 < blockDim.x / 32 ? scratch[threadIdx.x % 32] : 0.0f);
-    if (threadIdx.x == 0) y[blockIdx.x] = part;
-}
-
-// y = x^T for x of rows x columns; a block has 16 x 16 threads.
-extern "C" __global__ void transpose(const T* __restrict__ x, T* __restrict__ y, int rows, int columns) {
-    __shared__ T tile[16][17];
-    int row = blockIdx.y * 16 + threadIdx.y, column = blockIdx.x * 16 + threadIdx.x;
-    if (row < rows && column < columns) tile[threadIdx.y][threadIdx.x] = x[row * columns + column];
-    __syncthreads();
-    row = blockIdx.x * 16 + threadIdx.y;  // of y
-    column = blockIdx.y * 16 + threadIdx.x;
-    if (row < columns && column < rows) y[row * rows + column] = tile[threadIdx.x][threadIdx.y];
-}
-
-// y[k, lane]: what each warp function gives to each lane of one warp.
-extern "C" __global__ void warp_functions(const float* x, float* y, unsigned int* z) {
-    int lane = threadIdx.x;
-    float mine = x[lane];
-    y[0 * 32 + lane] = __shfl_sync(0xffffffffu, mine, (lane * 7 + 3) % 32);
-    y[1 * 32 + lane] = __shfl_xor_sync(0xffffffffu, mine, 5);
-    y[2 * 32 + lane] = __shfl_down_sync(0xffffffffu, mine, 3);
-    y[3 * 32 + lane] = __shfl_up_sync(0xffffffffu, mine, 3);
-    y[4 * 32 + lane] = __shfl_sync(0xffffffffu, mine, 1, 8);
-    y[5 * 32 + lane] = __shfl_down_sync(0xffffffffu, mine, 2, 8);
-    y[6 * 32 + lane] = __shfl_up_sync(0xffffffffu, mine, 2, 8);
-    z[0 * 32 + lane] = __ballot_sync(0xffffffffu, mine > 0.0f);
-    z[1 * 32 + lane] = __any_sync(0xffffffffu, lane == 9);
-    z[2 * 32 + lane] = __any_sync(0xffffffffu, lane == 99);
-    z[3 * 32 + lane] = __shfl_sync(0xffffffffu, -lane, 31);
-    if (lane >= 16)  // the halves of a warp apart
-        z[4 * 32 + lane] = __shfl_sync(0xffff0000u, lane, 20);
-    else
-        z[4 * 32 + lane] = __ballot_sync(0x0000ffffu, lane % 2);
-}
-
-extern "C" __global__ void histogram(const int* x, int* counts, unsigned int* most, int* least, unsigned int* bits,
-                                     int n) {
-    __shared__ int inside[10];
-    if (threadIdx.x < 10) inside[threadIdx.x] = 0;
-    __syncthreads();
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
-        atomicAdd(&inside[x[i]], 1);
-        atomicMax(most, static_cast<unsigned>(x[i]));
-        atomicMin(least, x[i]);
-        atomicOr(bits, 1u << x[i]);
-        unsigned seen = bits[1];
-        while (atomicCAS(&bits[1], seen, seen + 1) != seen) seen = bits[1];
-    }
-    __syncthreads();
-    if (threadIdx.x < 10) atomicAdd(&counts[threadIdx.x], inside[threadIdx.x]);
-}
-
-// y[i] = x[i] + 1 for the arrays in two tables of addresses.
-extern "C" __global__ void add_one_to_each(const unsigned long long* xs, const unsigned long long* ys, int n) {
-    const T* x = reinterpret_cast<const T*>(xs[blockIdx.x]);
-    T* y = reinterpret_cast<T*>(ys[blockIdx.x]);
-    for (int i = threadIdx.x; i < n; i += blockDim.x) store(y + i, widen(x[i]) + 1.0f);
-}
-
-// y[i] += x[i], and z counts if it is not null. Works where x is y.
-extern "C" __global__ void accumulate(const T* x, T* y, int* z, int n) {
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
-        store(y + i, widen(x[i]) + widen(y[i]));
-        if (z) atomicAdd(z, 1);
-    }
-}
-
-extern "C" __global__ void scalars(float* y, int a, long long b, float c, double d, unsigned char e, bool f) {
-    if (threadIdx.x == 0) y[0] = a, y[1] = b, y[2] = c, y[3] = d, y[4] = e, y[5] = f;
-}
 
 // Copies in two groups: y[0] is what is in shared memory after the wait for the first, y[1] after that for the second.
 template <int FIRST, int SECOND>
@@ -93,21 +14,6 @@ __device__ void copy_in_groups(const float* x, float* y, float* tile) {
     y[i] = tile[i];
     cp_async_wait<SECOND>();
     y[32 + i] = tile[32 + i];
-}
-extern "C" __global__ void copy_and_wait(const float* x, float* y) {
-    __shared__ float tile[64];
-    copy_in_groups<1, 0>(x, y, tile);
-}
-
-// Neighbours in a warp, ordered by __syncwarp.
-extern "C" __global__ void warp_neighbours(const float* x, float* y) {
-    __shared__ float line[64];
-    for (int round = 0; round < 3; round++) {
-        line[threadIdx.x] = x[threadIdx.x] + round;
-        __syncwarp();
-        y[threadIdx.x] = line[threadIdx.x ^ 1];
-        __syncwarp();
-    }
 }
 
 // ------------------------------------------------------------------------------------------------------ with mistakes

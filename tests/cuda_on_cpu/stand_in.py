@@ -36,9 +36,7 @@ def _program(code, options):
 class RawModule:
     """cupy.RawModule; compiled at the first use."""
 
-    def __init__(self, *, code=None, path=None, options=(), backend="nvrtc", name_expressions=None, **others):
-        if code is None or path is not None or backend != "nvrtc" or others or name_expressions is not None:
-            raise TypeError("the stand-in's RawModule takes code and options")
+    def __init__(self, *, code, options=()):
         if not isinstance(options, tuple):
             raise TypeError("options: expected a tuple")
         self.code, self.options = code, options
@@ -80,19 +78,14 @@ class Function:
                 raise device.CUDADriverError(f"CUDA_ERROR_INVALID_VALUE: {self.name} with {grid} blocks of {block}")
         if math.prod(block) > 1024 or shared_mem > self.max_dynamic_shared_size_bytes:
             raise device.CUDADriverError(
-                f"CUDA_ERROR_INVALID_VALUE: {self.name} with {math.prod(block)} threads and {shared_mem} bytes of "
-                "shared memory"
+                f"CUDA_ERROR_INVALID_VALUE: {self.name} with {block} threads, {shared_mem} bytes"
             )
         tables = [x for x in args if isinstance(x, np.ndarray) and x.size == 1 and x.dtype.names]
         for x in args:
             if not isinstance(x, (array.ndarray, np.generic)) and not any(x is table for table in tables):
-                raise TypeError(
-                    f"{self.name}: the stand-in takes arrays of the device and NumPy scalars, got {type(x)}"
-                )
+                raise TypeError(f"{self.name}: takes arrays of the device and NumPy scalars, got {type(x)}")
         memories = [x.data.mem for x in args if isinstance(x, array.ndarray)]
-        memories += [
-            mem for x in tables for address in addresses(x).ravel().tolist() for mem in device.memory_at(address)
-        ]
+        memories += [mem for x in tables for at in addresses(x).ravel().tolist() for mem in device.memory_at(at)]
         values = [x._a if isinstance(x, array.ndarray) else x.copy() if isinstance(x, np.ndarray) else x for x in args]
         program, name = self._module.compile(), self.name
         device.perform(
@@ -105,16 +98,6 @@ def _resolve(address):
     return None if block is None else block.bytes
 
 
-class RawKernel:
-    """cupy.RawKernel."""
-
-    def __init__(self, code, name, options=(), **others):
-        self.kernel = RawModule(code=code, options=options, **others).get_function(name)
-
-    def __call__(self, grid, block, args, *, shared_mem=0):
-        self.kernel(grid, block, args, shared_mem)
-
-
 # ----------------------------------------------------------------------------------------------------------- runtime
 
 
@@ -122,76 +105,41 @@ class Runtime(types.ModuleType):
     """cupy.cuda.runtime, as far as tinymp may use it."""
 
     CUDARuntimeError = device.CUDARuntimeError
-    is_hip = False
-    memcpyHostToHost, memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice, memcpyDefault = range(5)
+    memcpyHostToDevice, memcpyDeviceToHost = 1, 2
     streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed = range(3)
-    streamLegacy, streamPerThread, streamDefault, streamNonBlocking = 1, 2, 0, 1
-    cudaDevAttrMaxSharedMemoryPerBlockOptin, cudaDevAttrMultiProcessorCount = 97, 16
+    cudaDevAttrMultiProcessorCount = 16
 
     def getDevice(self):
         return 0
-
-    def setDevice(self, number):
-        device.Device(number)
 
     def getDeviceCount(self):
         return 1
 
     def getDeviceProperties(self, number):
         device.Device(number)
-        return {
+        major, minor = map(int, device.Device.compute_capability)
+        found = {
             "name": b"a CPU in place of a GPU",
             "totalGlobalMem": device.TOTAL_MEMORY,
-            "multiProcessorCount": device.MULTIPROCESSORS,
-            "major": int(device.Device.compute_capability[0]),
-            "minor": int(device.Device.compute_capability[1]),
-            "warpSize": 32,
-            "l2CacheSize": 50 << 20,
-            "sharedMemPerBlock": 48 * 1024,
-            "sharedMemPerBlockOptin": device.MAX_SHARED,
-            "maxThreadsPerBlock": 1024,
+            "major": major,
+            "minor": minor,
         }
+        return found | {"multiProcessorCount": device.MULTIPROCESSORS, "l2CacheSize": 50 << 20}
 
     def deviceGetAttribute(self, attribute, number):
-        return {97: device.MAX_SHARED, 16: device.MULTIPROCESSORS}[attribute]
+        return {16: device.MULTIPROCESSORS}[attribute]
 
     def runtimeGetVersion(self):
         return 13000
 
-    def driverGetVersion(self):
-        return 13000
-
-    def memGetInfo(self):
-        return device.Device().mem_info
-
-    def deviceSynchronize(self):
-        device.Device().synchronize()
-
-    def streamSynchronize(self, stream):
-        device.stream_at(stream).synchronize()
-
-    def streamIsCapturing(self, stream):
-        return device.stream_at(stream).is_capturing()
-
-    def memsetAsync(self, address, value, size, stream):
-        to = device.device_bytes(address, size)
-        device.perform(lambda: to.fill(value), device.memory_at(address), device.stream_at(stream))
+    driverGetVersion = runtimeGetVersion
 
     def memcpyAsync(self, to, source, size, kind, stream):
         with device.stream_at(stream):
             if kind == self.memcpyHostToDevice:
                 device.upload(device.device_bytes(to, size), source, size, device.memory_at(to))
-            elif kind == self.memcpyDeviceToHost:
-                device.download(to, device.device_bytes(source, size), device.memory_at(source))
-            elif kind == self.memcpyDeviceToDevice:
-                target, what = device.device_bytes(to, size), device.device_bytes(source, size)
-                device.perform(lambda: np.copyto(target, what), device.memory_at(to) + device.memory_at(source))
             else:
-                raise device.CUDARuntimeError(1, f"memcpy kind {kind}")
-
-    def memcpy(self, to, source, size, kind):
-        device.synchronise("memcpy")
-        self.memcpyAsync(to, source, size, kind, 0)
+                device.download(to, device.device_bytes(source, size), device.memory_at(source))
 
 
 # ----------------------------------------------------------------------------------------------------------- modules
@@ -235,7 +183,7 @@ def _modules():
             setattr(made[parent], child, module)
     cupy, cuda = made["cupy"], made["cupy.cuda"]
     cupy.__version__ = array.API["version"]
-    cupy.ndarray, cupy.ufunc, cupy.RawModule, cupy.RawKernel = array.ndarray, array.ufunc, RawModule, RawKernel
+    cupy.ndarray, cupy.ufunc, cupy.RawModule = array.ndarray, array.ufunc, RawModule
     cupy.launched, cupy.foreign = launched, foreign
     cupy.synchronisations, cupy.no_synchronisation = synchronisations, no_synchronisation
     cupy.newaxis, cupy.inf, cupy.nan, cupy.pi, cupy.e = None, np.inf, np.nan, math.pi, math.e
@@ -254,7 +202,6 @@ def _modules():
     cuda.Function, cuda.device = Function, types.SimpleNamespace(get_cublas_handle=threading.get_ident)
     cuda.is_available = lambda: True
     cupy._core = types.SimpleNamespace(set_reduction_accelerators=lambda accelerators: None)
-    cuda.memory.OutOfMemoryError = device.OutOfMemoryError
     cuda.stream.Stream = device.Stream
     made["cupy.lib.stride_tricks"].as_strided = array.as_strided
     made["cupy_backends.cuda.libs"].cublas = cublas.Bindings()

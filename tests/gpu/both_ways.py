@@ -33,6 +33,9 @@ def launches() -> list[str] | None:
     return getattr(cupy, "launched", None)
 
 
+WAYS = [(True, True), (True, False), (False, True)]  # forward, backward: whether the fast path is taken
+
+
 class Heard(mp.Observer):
     """Keeps what is rounded from FP32, and all sums: of what, along which axes, in which accumulator."""
 
@@ -57,16 +60,20 @@ class Heard(mp.Observer):
 
 
 @contextmanager
-def fast_only(forward: bool, backward: bool):
-    """Within the block, ops take their fast paths only in the named phases."""
-    off = {phase for phase, allowed in (("forward", forward), ("backward", backward)) if not allowed}
+def without(*names: str):
+    """Within the block, ops take no fast path of these."""
     before = set(fast_path.off)
-    fast_path.off |= off
+    fast_path.off |= set(names)
     try:
         yield
     finally:
         fast_path.off.clear()
         fast_path.off |= before
+
+
+def fast_only(forward: bool, backward: bool):
+    """Within the block, ops take their fast paths only in the named phases."""
+    return without(*["forward"][forward:], *["backward"][backward:])
 
 
 def channels_last(x: np.ndarray) -> np.ndarray:
@@ -103,47 +110,42 @@ def check_both_ways(
 
     inputs: float64 arrays become Tensors of each dtype that require a gradient; other arrays plain Tensors. float32
     arrays stay FP32 beside FP16 (batch norm's weights). chwn: 4-d inputs lie in memory as C, H, W, N. kernels: names
-    that must have been launched. inherited: further storage roundings that the gradients saw (a saved FP16 y),
-    relative to max |g|. mixed: in the first dtype, also combine the fast forward with the definition's backward, and
-    the reverse.
+    that must have been launched; then nothing may wait for the device. inherited: further storage roundings that the
+    gradients saw (a saved FP16 y), relative to max |g|. mixed: in the first dtype, also combine the fast forward with
+    the definition's backward, and the reverse.
     """
     for dtype in dtypes:
         arrays = [np.asarray(x) for x in inputs]
         arrays = [a.astype(dtype) if a.dtype == np.float64 else a for a in arrays]
         arrays = [channels_last(a) if chwn and a.ndim == 4 else a for a in arrays]
         host = _run(op, [_tensor(a, gradient) for a in arrays], gradient, seed)
-        both_ways = gradient and mixed and dtype == dtypes[0]
-        combinations = [(True, True), *([(True, False), (False, True)] if both_ways else [])]
-        for forward, backward in combinations:
-            names = launches()
-            before = len(names) if names is not None else 0
-            with fast_only(forward, backward), nullcontext() if forward and backward else once():
-                device = _run(op, [_on_device(a, gradient) for a in arrays], gradient, seed)
-            if names is not None and forward and backward:
-                missing = set(kernels) - set(names[before:])
-                assert not missing, f"{dtype}: kernels {missing} were not launched, only {set(names[before:])}"
-            if forward and backward:
-                check_heard(op, [_on_device(a, gradient) for a in arrays], gradient, seed, device, kernels)
-            what = f"{dtype} (fast: forward {forward}, backward {backward})"
-            for i, (e, y) in enumerate(zip(host[0], device[0], strict=True)):
-                assert y.dtype == e.dtype, f"{what}: result {i} has dtype {y.dtype}, expected {e.dtype}"
-                if e.dtype.kind != "f":
-                    np.testing.assert_array_equal(y, e, err_msg=f"{what}: result {i}")
-                    continue
-                m = None if magnitude is None else magnitude
-                bound = tolerance(e.dtype.name, e.astype(np.float64), roundings, 2 * (4 + length), m)
-                assert_close(y, e.astype(np.float64), bound + _spacing(e), f"{what} result {i}")
-            for i, (e, g) in enumerate(zip(host[1], device[1], strict=True)):
-                assert (e is None) == (g is None), f"{what}: gradient {i}"
-                if e is None:
-                    continue
-                assert g.dtype == e.dtype, f"{what}: gradient {i} has dtype {g.dtype}, expected {e.dtype}"
-                wide = e.astype(np.float64)
-                n = 2 * (8 + (length if grad_length is None else grad_length))
-                bound = tolerance(e.dtype.name, wide, grad_roundings, n, grad_magnitude) + _spacing(e)
-                finite = np.abs(wide[np.isfinite(wide)])
-                bound = bound + inherited * 2.0 ** (-11 if dtype == "float16" else -24) * finite.max(initial=0.0)
-                assert_close(g, wide, bound, f"{what} gradient of input {i}")
+        for forward, backward in WAYS[: 3 if gradient and mixed and dtype == dtypes[0] else 1]:
+            before, all_fast = len(launches() or ()), forward and backward
+            with fast_only(forward, backward), nullcontext() if all_fast else once():
+                tensors = [_tensor(on_device(a), gradient) for a in arrays]
+                device = _run(op, tensors, gradient, seed, waits=not (kernels and all_fast))
+            if all_fast:
+                missing = set() if launches() is None else set(kernels) - set(launches()[before:])
+                assert not missing, f"{dtype}: kernels {missing} were not launched"
+                check_heard(op, [_tensor(on_device(a), gradient) for a in arrays], gradient, seed, device, kernels)
+            for part, (es, ys) in enumerate(zip(host, device)):
+                for i, (e, y) in enumerate(zip(es, ys, strict=True)):
+                    what = f"{dtype} (fast: forward {forward}, backward {backward}) {('result', 'gradient')[part]} {i}"
+                    assert (e is None) == (y is None), what
+                    if e is None:
+                        continue
+                    assert y.dtype == e.dtype, f"{what} has dtype {y.dtype}, expected {e.dtype}"
+                    if e.dtype.kind != "f":
+                        np.testing.assert_array_equal(y, e, err_msg=what)
+                        continue
+                    n = 8 + (length if grad_length is None else grad_length) if part else 4 + length
+                    of = (grad_roundings, 2 * n, grad_magnitude) if part else (roundings, 2 * n, magnitude)
+                    wide = e.astype(np.float64)
+                    bound = tolerance(e.dtype.name, wide, *of) + (2.0**-24 if e.dtype == np.float16 else 0)
+                    if part:
+                        largest = np.abs(wide[np.isfinite(wide)]).max(initial=0.0)
+                        bound = bound + inherited * 2.0 ** (-11 if dtype == "float16" else -24) * largest
+                    assert_close(y, wide, bound, what)
 
 
 def check_heard(op: Callable, tensors: list, gradient: bool, seed: int, before: Any, kernels: Any) -> None:
@@ -154,8 +156,8 @@ def check_heard(op: Callable, tensors: list, gradient: bool, seed: int, before: 
     with mp.observe(heard := Heard()), once():
         results = _run(op, tensors, gradient, seed)
     again = [mp.Tensor(x.array, requires_grad=x.requires_grad) for x in tensors]
-    with mp.observe(told := Heard()), once(), fast_only(False, False):
-        fast_path.off |= {"columns", "fold", "spread"}  # on which definitions of convolutions call
+    called = "columns", "fold", "spread"  # by the definitions of convolutions
+    with mp.observe(told := Heard()), once(), without("forward", "backward", *called):
         _, by_definition = _run(op, again, gradient, seed)
     more, less = Counter(heard.events) - Counter(told.events), Counter(told.events) - Counter(heard.events)
     assert not more and not less, f"heard {dict(more)}, but not {dict(less)}"
@@ -172,28 +174,18 @@ def _among(g: np.ndarray, heard: Heard) -> bool:
     return bool(np.isin(g[np.isfinite(g) & (g != 0)], np.concatenate([*heard.arrays, np.zeros(0, "e")])).all())
 
 
-def _spacing(x: np.ndarray) -> float:
-    return 2.0**-24 if x.dtype == np.float16 else 0.0
-
-
-def _tensor(a: np.ndarray, gradient: bool) -> mp.Tensor:
+def _tensor(a: Any, gradient: bool) -> mp.Tensor:
     x = mp.Tensor(a)
     return x.requires_grad_() if gradient and a.dtype.kind == "f" else x
 
 
-def _on_device(a: np.ndarray, gradient: bool) -> mp.Tensor:
-    x = mp.Tensor(on_device(a))
-    return x.requires_grad_() if gradient and a.dtype.kind == "f" else x
-
-
-def _run(op: Callable, tensors: list[mp.Tensor], gradient: bool, seed: int) -> tuple[list, list]:
-    ys = op(*tensors)
-    ys = list(ys) if isinstance(ys, (tuple, list)) else [ys]
-    if gradient:
-        with np.errstate(all="ignore"):
-            for y in ys:
-                if y.requires_grad:
-                    dy = np.asarray(rng(seed).standard_normal(y.shape)).astype(y.dtype)
-                    y.backward(dy)
+def _run(op: Callable, tensors: list, gradient: bool, seed: int, waits: bool = True) -> tuple[list, list]:
+    refuse = None if waits else getattr(backend.of(tensors[0].array).xp, "no_synchronisation", None)
+    with np.errstate(all="ignore"), refuse() if refuse else nullcontext():
+        ys = op(*tensors)
+        ys = list(ys) if isinstance(ys, (tuple, list)) else [ys]
+        for y in ys if gradient else ():
+            if y.requires_grad:
+                y.backward(np.asarray(rng(seed).standard_normal(y.shape)).astype(y.dtype))
     grads = [None if t.grad is None else t.grad.numpy() for t in tensors if t.requires_grad]
     return [y.numpy() for y in ys], grads

@@ -14,87 +14,72 @@ from tinymp.ops.more.attention import Attention
 
 pytestmark = pytest.mark.usefixtures("gpu")
 attention = ops.scaled_dot_product_attention
+B, H, L, S = 2, 2, 5, 66
+SEEN = np.random.default_rng(0).random((B, H, L, S)) < 0.3
+SEEN[1, 1, 2] = False  # a row that sees nothing
+SEEN[0, 1, 3, :64] = False  # one that sees nothing in its first tile
+KEPT = np.random.default_rng(1).random((B, H, L, S)) < 0.75
+MASKED = ((B, H, L, 16), (B, H, S, 16), (B, H, S, 16))
+
+# shapes of q, k and v, and options: layout, in which order the axes lie in memory; kept, which weights a dropout of 1/4
+# keeps; mixed, also one of forward and backward by the definition; head, for which length the kernels are (0: none run)
+CASES = [
+    *[((1, 64 + i, 32), (1, 64 - i, 32), (1, 64 - i, 31), {}) for i in (-1, 0, 1)],
+    *[((1, 64 + i, 64), (1, 64 - i, 64), (1, 64 - i, 63), {"head": 64}) for i in (-1, 0, 1)],
+    *[((1, 32 + i, 128), (1, 32 - i, 128), (1, 32 - i, 127), {"head": 128}) for i in (-1, 0, 1)],
+    ((2, 2, 5, 8), (2, 2, 6, 8), (2, 2, 6, 16), {"layout": (0, 2, 1, 3)}),  # heads that are split from (B, L, H E)
+    ((2, 2, 5, 8), (2, 2, 6, 8), (2, 2, 6, 16), {"layout": (2, 0, 1, 3), "mixed": True}),  # and from (L, B, H E)
+    ((2, 2, 5, 8), (2, 2, 6, 8), (2, 2, 6, 16), {"layout": (0, 1, 3, 2)}),  # columns that are no neighbours
+    *[((1, m, 16), (1, n, 16), (1, n, 16), {"is_causal": True}) for m, n in ((70, 70), (40, 90), (90, 40), (1, 70))],
+    ((2, 2, 1, 16), (2, 2, 70, 16), (2, 2, 70, 16), {}),  # one query, as with a cache of keys and values
+    ((2, 3, 5), (2, 40, 5), (2, 40, 7), {"scale": -0.7}),  # which turns the order around
+    (*MASKED, {"mask": SEEN, "mixed": True}),
+    (*MASKED, {"mask": SEEN[0, 1]}),
+    (*MASKED, {"mask": np.arange(S) < np.array([64, 7]).reshape(2, 1, 1, 1)}),  # padded keys
+    (*MASKED, {"mask": np.array([[True], [False], [True], [True], [False]])}),
+    (*MASKED, {"mask": SEEN[:, :, :, ::-1].swapaxes(0, 1)}),
+    (*MASKED, {"mask": randn(H, L, S).astype("float32")}),
+    (*MASKED, {"mask": np.where(SEEN, 3 * randn(B, H, L, S), -np.inf).astype("float32")}),
+    (*MASKED, {"mask": randn(L, S).astype("float16")}),
+    (*MASKED, {"mask": SEEN, "kept": KEPT, "mixed": True}),
+    ((1, 3, 129), (1, 4, 129), (1, 4, 8), {"head": 0}),
+    ((1, 3, 8), (1, 4, 8), (1, 4, 129), {"head": 0}),
+    ((2, 1, 2, 3, 8), (2, 1, 2, 4, 8), (2, 1, 2, 4, 8), {"head": 0}),
+    ((2, 4, 8), (2, 4, 8), (2, 4, 8), {"head": 0, "dtype": "float32"}),
+]
 
 
-def check(
-    q, k, v, mask=None, *, head=None, kept=None, dtypes=("float16",), layout=(0, 1, 2, 3), mixed=False, **options
-):
-    """Shapes of q, k and v: forward and backward by the kernels for `head` (None: by none); mixed: also one of both by
-    the definition. layout: in which order the axes lie in memory. kept: which weights a dropout of 1/4 keeps.
-    """
-    for dtype in dtypes:
-        arrays = [randn(*shape, seed=i).astype(dtype) for i, shape in enumerate((q, k, v, (*q[:-1], v[-1])))]
-        seen = np.tril(np.ones((q[-2], k[-2]), bool)) if options.get("is_causal") else mask
-        dropped = {} if kept is None else {"kept": kept, "dropout_p": 0.25}
-        held = exact(dtype, *arrays, seen, options.get("scale"), **dropped)
-        for forward, backward in ((True, True), (True, False), (False, True))[: 3 if mixed else 1]:
-            names = launches()
-            before = len(names or ())
-            with fast_only(forward, backward):
-                tensors = [mp.Tensor(laid(x, layout)).requires_grad_() for x in arrays[:3]]
-                given = [None if m is None else mp.Tensor(on_device(m)) for m in (mask, kept)]
-                if kept is None:
-                    y = attention(*tensors, given[0], **options)
-                else:
-                    y = Attention.apply(*tensors, *given, scale=q[-1] ** -0.5, causal=False, dropout_p=0.25)
-                y.backward(laid(arrays[3], layout))
-            if names is not None and forward and backward:
-                kernels = {f"attention{part}_{head}" for part in ("", "_queries", "_keys")} if head else set()
-                assert {name for name in names[before:] if name.startswith("attention")} == kernels
-            what = f"{dtype} (kernels: forward {forward}, backward {backward}): "
-            for name, x in zip(("y", "dq", "dk", "dv"), (y.array, *[t.grad_array for t in tensors])):
-                assert x.dtype == dtype
-                held[name].check(to_cpu(x), what + name)
+@pytest.mark.parametrize(("q", "k", "v", "options"), CASES)
+def test_attention(q, k, v, options):
+    options = {"mask": None, "kept": None, "layout": (0, 1, 2, 3), "head": 32, "dtype": "float16"} | options
+    mask, kept, layout, head, dtype = (options.pop(name) for name in ("mask", "kept", "layout", "head", "dtype"))
+    mixed = options.pop("mixed", False)
+    arrays = [randn(*shape, seed=i).astype(dtype) for i, shape in enumerate((q, k, v, (*q[:-1], v[-1])))]
+    seen = np.tril(np.ones((q[-2], k[-2]), bool)) if options.get("is_causal") else mask
+    dropped = {} if kept is None else {"kept": kept, "dropout_p": 0.25}
+    held = exact(dtype, *arrays, seen, options.get("scale"), **dropped)
+    for forward, backward in ((True, True), (True, False), (False, True))[: 3 if mixed else 1]:
+        before = len(launches() or ())
+        with fast_only(forward, backward):
+            tensors = [mp.Tensor(laid(x, layout)).requires_grad_() for x in arrays[:3]]
+            given = [None if m is None else mp.Tensor(on_device(m)) for m in (mask, kept)]
+            if kept is None:
+                y = attention(*tensors, given[0], **options)
+            else:
+                y = Attention.apply(*tensors, *given, scale=q[-1] ** -0.5, causal=False, dropout_p=0.25)
+            y.backward(laid(arrays[3], layout))
+        if launches() is not None and forward and backward:
+            kernels = {f"attention{part}_{head}" for part in ("", "_queries", "_keys")} if head else set()
+            assert {name for name in launches()[before:] if name.startswith("attention")} == kernels
+        for name, x in zip(("y", "dq", "dk", "dv"), (y.array, *[t.grad_array for t in tensors])):
+            assert x.dtype == dtype
+            held[name].check(to_cpu(x), f"kernels: forward {forward}, backward {backward}: {name}")
 
 
 def laid(x, layout):
     """x on the device, its axes in this order in memory."""
     order = layout[-x.ndim :] if x.ndim == 4 else range(x.ndim)
     return on_device(x.transpose(order).copy().transpose(np.argsort(order)))
-
-
-@pytest.mark.parametrize("more", [-1, 0, 1])
-def test_every_tile_below_at_and_above_its_size(more):
-    check((1, 64 + more, 32), (1, 64 - more, 32), (1, 64 - more, 31), head=32)
-    check((1, 64 + more, 64), (1, 64 - more, 64), (1, 64 - more, 63), head=64)
-    check((1, 32 + more, 128), (1, 32 - more, 128), (1, 32 - more, 127), head=128)
-
-
-@pytest.mark.parametrize("layout", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3), (0, 1, 3, 2)])
-def test_layouts(layout):
-    """As heads are split from (B, L, H E), and from (L, B, H E); and with columns that are no neighbours."""
-    check((2, 2, 5, 8), (2, 2, 6, 8), (2, 2, 6, 16), head=32, layout=layout, mixed=layout == (2, 0, 1, 3))
-
-
-@pytest.mark.parametrize(("length", "keys"), [(70, 70), (40, 90), (90, 40), (1, 70)])
-def test_causal(length, keys):
-    check((1, length, 16), (1, keys, 16), (1, keys, 16), head=32, is_causal=True)
-
-
-def test_one_query_and_scale():
-    """As with a cache of keys and values; and a scale that turns the order around."""
-    check((2, 2, 1, 16), (2, 2, 70, 16), (2, 2, 70, 16), head=32)
-    check((2, 3, 5), (2, 40, 5), (2, 40, 7), head=32, scale=-0.7)
-
-
-B, H, L, S = 2, 2, 5, 66
-SEEN = np.random.default_rng(0).random((B, H, L, S)) < 0.3
-SEEN[1, 1, 2] = False  # a row that sees nothing
-SEEN[0, 1, 3, :64] = False  # one that sees nothing in its first tile
-MASKS = {
-    "(B, H, L, S)": SEEN,
-    "(L, S)": SEEN[0, 1],
-    "(B, 1, 1, S)": np.arange(S) < np.array([64, 7]).reshape(2, 1, 1, 1),  # padded keys
-    "(L, 1)": np.array([[True], [False], [True], [True], [False]]),
-    "a view": SEEN[:, :, :, ::-1].swapaxes(0, 1),
-    "added": randn(H, L, S).astype("float32"),
-    "added, -inf": np.where(SEEN, 3 * randn(B, H, L, S), -np.inf).astype("float32"),
-}
-
-
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_masks(mask):
-    check((B, H, L, 16), (B, H, S, 16), (B, H, S, 16), mask, head=32, mixed=mask is SEEN)
 
 
 def test_weights_are_divided_by_their_sum_before_they_are_rounded():
@@ -120,37 +105,12 @@ def test_the_gradient_of_a_row_does_not_see_that_y_was_rounded():
         np.testing.assert_allclose(on_gpu, on_cpu, rtol=2**-10)
 
 
-def test_a_mask_in_fp16():
-    check((B, H, L, 16), (B, H, S, 16), (B, H, S, 16), randn(L, S).astype("float16"), head=32)
-
-
-def test_dropout():
-    kept = np.random.default_rng(1).random((B, H, L, S)) < 0.75
-    check((B, H, L, 16), (B, H, S, 16), (B, H, S, 16), SEEN, head=32, kept=kept, mixed=True)
-
-
 def test_views_of_one_array():
     """query, key and value as a product made them side by side, one element behind a multiple of 16 bytes."""
     x = mp.Tensor(on_device(randn(2, 9, 25).astype("float16")))[:, :, 1:]
     parts = [t.reshape(2, 9, 2, 4).transpose(1, 2) for t in ops.chunk(x, 3, -1)]
     y = attention(*parts).numpy()
     exact("float16", *[t.numpy() for t in parts], np.zeros(y.shape))["y"].check(y, "y")
-
-
-LEFT = {
-    "long heads": ((1, 3, 129), (1, 4, 129), (1, 4, 8)),
-    "long values": ((1, 3, 8), (1, 4, 8), (1, 4, 129)),
-    "three leading axes": ((2, 1, 2, 3, 8), (2, 1, 2, 4, 8), (2, 1, 2, 4, 8)),
-}
-
-
-@pytest.mark.parametrize("shapes", LEFT.values(), ids=LEFT)
-def test_what_is_left_to_the_definition(shapes):
-    check(*shapes, head=None, dtypes=("float16", "float32"))
-
-
-def test_fp32_is_left_to_the_definition():
-    assert not kernels_of(lambda: attention(*[leaf(2, 4, 8, dtype="float32")] * 3).sum().backward())
 
 
 def kernels_of(call):
@@ -162,29 +122,14 @@ def kernels_of(call):
     return {name for name in names[before:] if name.startswith("attention")}
 
 
-@pytest.mark.parametrize("mask", [None, SEEN], ids=["causal", "mask"])
-def test_cupy_is_not_asked(gpu, mask):
-    """Heads that are split from (B, L, H E) and joined again are neither copied nor converted."""
-    if not hasattr(gpu.xp, "foreign"):
-        pytest.skip("only the stand-in tells what CuPy launches")
-    x = [leaf(B, n, H * 8) for n in (L, S, S)]
-    mask = None if mask is None else mp.Tensor(on_device(mask))
-    dy = on_device(randn(B, L, H * 8).astype("float16"))
-    before = len(gpu.xp.foreign)
-    y = attention(*[t.reshape(*t.shape[:2], H, 8).transpose(1, 2) for t in x], mask, is_causal=mask is None)
-    y.transpose(1, 2).reshape(B, L, H * 8).backward(dy)
-    assert not gpu.xp.foreign[before:]
-
-
 def leaf(*shape, dtype="float16"):
     return mp.Tensor(on_device(randn(*shape).astype(dtype))).requires_grad_()
 
 
-def test_when_kernels_run():
-    """Not where leading axes broadcast, or the mask learns; and only as a policy has it."""
+def test_when_kernels_run(monkeypatch):
+    """Not where leading axes broadcast, or the mask learns, or before Ampere; and only as a policy has it."""
     q, k = leaf(2, 4, 8), leaf(1, 4, 8)
     forward, backward = {"attention_32"}, {"attention_queries_32", "attention_keys_32"}
-    assert kernels_of(lambda: attention(q, q, q).sum().backward()) == forward | backward
     assert not kernels_of(lambda: attention(q, k, k).sum().backward())
     assert kernels_of(lambda: attention(q, q, q, dropout_p=0.5).sum().backward()) == forward | backward
     mask = leaf(4, 4, dtype="float32")
@@ -193,9 +138,15 @@ def test_when_kernels_run():
     for policy in (mp.FP16_ACCUMULATE, mp.FP16_REDUCTIONS, mp.STOCHASTIC_ROUNDING):
         with mp.use(policy):
             assert not kernels_of(lambda: attention(q, q, q).sum().backward()), policy
+    m = mp.MIXED.cast(mp.nn.MultiheadAttention(16, 2)).to("gpu")
+    x, hidden = leaf(4, 2, 16), mp.Tensor(on_device(np.zeros((2, 4), bool)))
+    assert kernels_of(lambda: m(x, x, x, key_padding_mask=hidden, need_weights=False)) == forward
+    assert not kernels_of(lambda: m(x, x, x))
+    monkeypatch.setattr(mp.backend.gpu, "compute_capability", lambda: 75)
+    assert not kernels_of(lambda: attention(k, k, k))
 
 
-def test_shared_memory_that_a_kernel_declares_counts(gpu, monkeypatch):
+def test_shared_memory_that_a_kernel_declares_counts(monkeypatch):
     """Beyond 48 KB of both kinds together, a kernel has to ask."""
     if launches() is None:
         pytest.skip("a GPU knows by itself")
@@ -205,15 +156,3 @@ def test_shared_memory_that_a_kernel_declares_counts(gpu, monkeypatch):
     monkeypatch.setattr(Function, "shared_size_bytes", 24 * 1024)
     monkeypatch.setattr(KERNELS, "_plans", {})
     assert kernels_of(lambda: attention(x, x, x)) == {"attention_128"}  # 37 KB more
-
-
-def test_before_ampere_fp16_is_multiplied_otherwise(monkeypatch):
-    monkeypatch.setattr(mp.backend.gpu, "compute_capability", lambda: 75)
-    assert not kernels_of(lambda: attention(*[leaf(1, 4, 8)] * 3))
-
-
-def test_a_layer_takes_the_kernels():
-    m = mp.MIXED.cast(mp.nn.MultiheadAttention(16, 2)).to("gpu")
-    x, hidden = leaf(4, 2, 16), mp.Tensor(on_device(np.zeros((2, 4), bool)))
-    assert kernels_of(lambda: m(x, x, x, key_padding_mask=hidden, need_weights=False)) == {"attention_32"}
-    assert not kernels_of(lambda: m(x, x, x))

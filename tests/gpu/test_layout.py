@@ -3,46 +3,28 @@
 import numpy as np
 import pytest
 
-from gpu.both_ways import channels_last, launches, on_device
+from gpu.both_ways import launches, on_device
 from oracle import rng
 from tinymp.gpu.layout import contiguous, matching, same_layout
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
 
-def launched(work):
-    before = len(launches() or ())
-    result = work()
-    return result, (launches() or ())[before:]
-
-
-def expect(names, *kernels):
-    assert launches() is None or list(names) == list(kernels)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (65, 1, 2, 64), (3, 130, 1, 1), (128, 2, 8, 4)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((2, 3, 5, 7), "float32"), ((65, 1, 2, 64), "float16"), ((3, 130, 1, 1), "float16"), ((128, 2, 8, 4), "float32")],
+)
 def test_images_are_transposed(gpu, shape, dtype):
     host = rng(0).standard_normal(shape).astype(dtype)
-    last, names = launched(lambda: contiguous(gpu.xp, on_device(host).transpose(1, 2, 3, 0)))
-    expect(names, "transpose_matrix")
+    before = len(launches() or ())
+    last = contiguous(gpu.xp, on_device(host).transpose(1, 2, 3, 0))
     assert last.flags.c_contiguous
     np.testing.assert_array_equal(last.get(), host.transpose(1, 2, 3, 0))
-    again, names = launched(lambda: contiguous(gpu.xp, last.transpose(3, 0, 1, 2)))
-    expect(names, "transpose_matrix")
+    again = matching(gpu.xp, last.transpose(3, 0, 1, 2), on_device(host))
     assert again.flags.c_contiguous
+    assert launches() is None or launches()[before:] == ["transpose_matrix"] * 2
     np.testing.assert_array_equal(again.get(), host)
     assert contiguous(gpu.xp, again) is again
-
-
-def test_the_order_of_another_array(gpu):
-    host = rng(0).standard_normal((4, 3, 5, 7)).astype("float16")
-    for x, like in ((host, channels_last(host)), (channels_last(host), host)):
-        like = on_device(like)
-        y, names = launched(lambda x=x, like=like: matching(gpu.xp, on_device(x), like))
-        expect(names, "transpose_matrix")
-        assert y.strides == like.strides
-        np.testing.assert_array_equal(y.get(), host)
 
 
 def test_other_orders_gaps_and_integers(gpu):
@@ -56,8 +38,9 @@ def test_other_orders_gaps_and_integers(gpu):
         on_device(host).transpose(1, 2, 3, 0),
         x[:0].transpose(1, 2, 3, 0),
     ):
-        y, names = launched(lambda view=view: contiguous(gpu.xp, view))
-        expect(names)
+        before = len(launches() or ())
+        y = contiguous(gpu.xp, view)
+        assert not (launches() or ())[before:]
         assert y.flags.c_contiguous
         np.testing.assert_array_equal(y.get(), view.get())
 

@@ -29,10 +29,6 @@ def test_copies(gpu, wanted):
         np.testing.assert_array_equal(x, e)
 
 
-def test_nothing_to_copy(gpu):
-    gpu.copy_all([], [])
-
-
 def test_gaps_are_refused(gpu):
     x = on_device(np.arange(6.0))
     with pytest.raises(ValueError, match="copy_all: expected C-contiguous arrays"):

@@ -1,7 +1,6 @@
 """NVRTC compiles every kernel of the package for real GPUs: no GPU is needed for that.
 
-    python -m gpu.test_nvrtc      # in tests/: prints registers, spills and shared memory of every kernel
-    python -m gpu.test_nvrtc --counts    # writes counts.txt: instructions, and the widths of loads, which a test holds
+    python -m gpu.test_nvrtc    # in tests/: writes counts.txt: instructions, and the widths of loads
 
 NVRTC comes from its wheels (in the extra `test`): CUDA 12's is the last that knows Volta. Its assembler says how many
 registers a kernel takes and how many bytes it moves out to memory because there were too few ("spills"): a kernel that
@@ -11,10 +10,14 @@ block could not start.
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
+import json
 import pathlib
 import re
-import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable
+from functools import cache
 from itertools import product
 from typing import NamedTuple
 
@@ -23,7 +26,8 @@ import pytest
 
 import cuda_on_cpu
 import tinymp as mp
-from gpu import nvrtc
+from cuda_on_cpu.compile import declared_in
+from kept import kept
 from tinymp.gpu import kernels
 from tinymp.gpu import optimizer as traced
 from tinymp.gpu.many import _most
@@ -36,7 +40,6 @@ FILES = {str(path.relative_to(folder.parent)): path for folder in FOLDERS for pa
 # Volta's compiler, of CUDA 12, sees the kernels for halves, some of which have special instructions from sm_80 on; else
 # a source is the same text for all
 COMPILED = {"half": ("sm_70", "sm_90"), "float": ("sm_90",)}
-ALL = ("sm_70", "sm_75", "sm_80", "sm_90", "sm_120")  # Volta, ..., GeForce Blackwell: by hand
 SPILLS = 128  # bytes per thread. A few cost nothing that can be measured, and versions of NVRTC differ by tens
 REGISTERS = 65536  # of a multiprocessor, for all threads of a block together
 
@@ -48,19 +51,92 @@ ENTRY = re.compile(
 )
 
 
+class Compiled(NamedTuple):
+    """What the compiler gave: whether it went well, all that it had to say, and the PTX."""
+
+    done: bool
+    log: str
+    ptx: str
+
+
+def package(architecture: str) -> int:
+    """The version of CUDA that compiles for it."""
+    return 12 if architecture.endswith("_70") else 13
+
+
+@cache
+def library(cuda: int) -> ctypes.CDLL | None:
+    """The library of the wheel nvidia-cuda-nvrtc (CUDA 13) or nvidia-cuda-nvrtc-cu12 (CUDA 12); None without it."""
+    found = importlib.util.find_spec("nvidia")
+    folders = found.submodule_search_locations if found else None
+    paths = [path for folder in folders or () for path in pathlib.Path(folder).glob(f"*/lib/libnvrtc.so.{cuda}")]
+    return ctypes.CDLL(str(paths[0])) if paths else None
+
+
+@cache
+def version(cuda: int) -> tuple[int, int]:
+    """NVRTC's."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    library(cuda).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return major.value, minor.value
+
+
+def compiled(code: str, storage: str, architecture: str) -> Compiled:
+    """A source for sm_80, say, with the assembler's words about every kernel; kept from the last time."""
+    if library(cuda := package(architecture)) is None:
+        pytest.skip(f"NVRTC of CUDA {cuda} is not installed (the extra dev)")
+    options = [f"-DSTORAGE={storage}", f"-arch={architecture}", "-std=c++17"]
+    options += ["--ptxas-options=-v"] if architecture.startswith("sm_") else []
+    options += ["-ftz=true", "--device-as-default-execution-space"]  # what CuPy adds
+    options += ["--fmad=false"] if '#line 1 "generated"' in code else []  # elementwise.OPTIONS
+    on = (str(version(package(architecture))), *options, code)
+
+    def make(path: pathlib.Path) -> None:
+        path.write_bytes(zlib.compress(json.dumps(_compiled(code, options, architecture)).encode(), 1))
+
+    return Compiled(*json.loads(zlib.decompress(kept("nvrtc", on, make).read_bytes())))
+
+
+def _compiled(code: str, options: list[str], architecture: str) -> Compiled:
+    nvrtc, program = library(package(architecture)), ctypes.c_void_p()
+    given = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), code.encode(), b"kernels.cu", 0, None, None)
+    try:
+        result = nvrtc.nvrtcCompileProgram(program, len(options), given)
+        log, ptx = (_text(nvrtc, program, what) for what in ("ProgramLog", "PTX"))
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return Compiled(result == 0, log, ptx)
+
+
+def _text(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> str:
+    size = ctypes.c_size_t()
+    getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(max(size.value, 1))
+    getattr(nvrtc, f"nvrtcGet{what}")(program, text)
+    return text.value.decode(errors="replace")
+
+
+def largest_blocks(code: str, names: Iterable[str]) -> dict[str, int]:
+    """The threads per block that kernels are declared for: their __launch_bounds__, or what CUDA allows at most."""
+    found = {}
+    for name, (_, bounds) in declared_in(code, names).items():
+        value = bounds.partition(",")[0].strip()
+        while not value.isdecimal():  # a constant of the file
+            defined = re.search(rf"\b{value}\s*=\s*(\w+)\s*;|#define\s+{value}\s+(\w+)", code)
+            if not defined:
+                raise ValueError(f"{name}: cannot read its __launch_bounds__")
+            value = defined[1] or defined[2]
+        found[name] = int(value)
+    return found
+
+
 class Kernel(NamedTuple):
     """What the assembler says of one kernel."""
 
     registers: int
     spills: int
     shared: int
-
-
-def compiled(code: str, storage: str, architecture: str) -> nvrtc.Compiled:
-    """nvrtc.compiled; skips where its wheel is not installed."""
-    if nvrtc.library(cuda := nvrtc.package(architecture)) is None:
-        pytest.skip(f"NVRTC of CUDA {cuda} is not installed (the extra dev)")
-    return nvrtc.compiled(code, storage, architecture)
 
 
 def used(log: str) -> dict[str, Kernel]:
@@ -79,7 +155,7 @@ def check(code: str, storage: str, architecture: str) -> dict[str, Kernel]:
     found = used(log)
     read = kernels.signatures(code, storage).keys()
     assert found.keys() == read, f"NVRTC compiled {sorted(found)}, Kernels.launch would find {sorted(read)}"
-    blocks = nvrtc.largest_blocks(code, found)
+    blocks = largest_blocks(code, found)
     for name, kernel in found.items():
         assert kernel.spills <= SPILLS, f"{name} spills {kernel.spills} bytes with {kernel.registers} registers"
         assert kernel.registers * blocks[name] <= REGISTERS, (
@@ -89,15 +165,12 @@ def check(code: str, storage: str, architecture: str) -> dict[str, Kernel]:
     return found
 
 
-def compilations() -> Iterator[tuple[str, str, str]]:
-    for file, (storage, architectures) in product(FILES, COMPILED.items()):
-        yield from ((file, storage, architecture) for architecture in architectures)
+COMPILATIONS = [(*one, architecture) for one in product(FILES, COMPILED) for architecture in COMPILED[one[1]]]
 
 
-@pytest.mark.parametrize(("file", "storage", "architecture"), list(compilations()))
+@pytest.mark.parametrize(("file", "storage", "architecture"), COMPILATIONS)
 def test_every_kernel_compiles(file, storage, architecture):
-    for name, kernel in check(kernels.source(FILES[file]), storage, architecture).items():
-        print(f"{name}: {kernel}")
+    check(kernels.source(FILES[file]), storage, architecture)
 
 
 COUNTS = pathlib.Path(__file__).with_name("counts.txt")
@@ -123,9 +196,9 @@ def counted() -> dict[str, tuple[int, int]]:
 def test_no_kernel_has_more_instructions_or_narrower_loads():
     noted = {name: (int(n), int(width)) for name, n, width in map(str.split, COUNTS.read_text().splitlines()[1:])}
     found = counted()
-    assert found.keys() == noted.keys(), "python -m gpu.test_nvrtc --counts (in tests/) notes them anew"
+    assert found.keys() == noted.keys(), "python -m gpu.test_nvrtc (in tests/) notes them anew"
     worse = {n: (found[n], noted[n]) for n in noted if found[n][0] > MORE * noted[n][0] or found[n][1] < noted[n][1]}
-    assert not worse, "python -m gpu.test_nvrtc --counts (in tests/) notes them anew"
+    assert not worse, "python -m gpu.test_nvrtc (in tests/) notes them anew"
 
 
 @pytest.mark.parametrize("file", ["attention", "conv", "loss", "norm", "pool", "softmax"])
@@ -150,45 +223,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) crowded(float* x) {
 """
 
 
-def whole(tmp_path: pathlib.Path, code: str) -> str:
-    path = tmp_path / "planted.cu"
-    path.write_text(code)
-    return kernels.source(path)
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("constexpr int THREADS = 1024;" + CROWDED, r"crowded spills \d+ bytes"),
+        (CROWDED.replace("__launch_bounds__(THREADS)", ""), "a block of 1024 threads cannot start"),
+        (SCALE.replace("{", "{ int unused;"), "never referenced"),
+        (SCALE.replace("void", "__noinline__ void"), r"\['scale'\], Kernels.launch would find \[\]"),
+    ],
+)
+def test_what_is_planted_is_found(tmp_path, code, said):
+    (tmp_path / "planted.cu").write_text(code)
+    with pytest.raises(AssertionError, match=said):
+        check(kernels.source(tmp_path / "planted.cu"), "half", "sm_80")
 
 
-def test_what_the_assembler_says_is_read(tmp_path):
-    found = check(whole(tmp_path, SCALE), "half", "sm_90")
-    assert list(found) == ["scale"]
-    assert 4 < found["scale"].registers < 40
-    assert found["scale"].spills == found["scale"].shared == 0
-    block = "__shared__ float s[64]; s[threadIdx.x] = *x; __syncthreads(); *x = s[63 - threadIdx.x];"
-    found = check(whole(tmp_path, f'extern "C" __global__ void turn(float* x) {{ {block} }}'), "float", "sm_75")
-    assert found["turn"].shared == 256
-
-
-def test_spills_are_found(tmp_path):
-    code = "constexpr int THREADS = 1024;" + CROWDED
-    with pytest.raises(AssertionError, match=r"crowded spills \d+ bytes"):
-        check(whole(tmp_path, code), "half", "sm_80")
-
-
-def test_a_block_that_cannot_start_is_found(tmp_path):
-    code = CROWDED.replace("__launch_bounds__(THREADS)", "")
-    with pytest.raises(AssertionError, match="a block of 1024 threads cannot start"):
-        check(whole(tmp_path, code), "half", "sm_80")
-    code = "#define THREADS 256\n" + CROWDED  # that many do fit
-    assert check(whole(tmp_path, code), "half", "sm_80")["crowded"].registers > 64
-
-
-def test_errors_and_warnings_are_shown(tmp_path):
-    with pytest.raises(AssertionError, match=r'planted\.cu.*identifier "y" is undefined'):
-        check(whole(tmp_path, SCALE.replace("T* x", "T* z")).replace("widen(x", "widen(y"), "half", "sm_90")
-    with pytest.raises(AssertionError, match="never referenced"):
-        check(whole(tmp_path, SCALE.replace("{", "{ int unused;")), "half", "sm_90")
-
-
-@pytest.mark.parametrize("architecture", ALL)
-@pytest.mark.parametrize("rows", [8, 510])
+@pytest.mark.parametrize(("rows", "architecture"), [(8, "sm_120"), (510, "sm_70"), (510, "sm_90")])
 def test_a_rule_compiles_with_room_for_many_parameters(rows, architecture, gpu):
     """510 rows of Adam are 32,640 bytes of arguments, all that there is room for."""
     p = mp.MIXED.cast(mp.nn.Parameter(mp.tensor(np.ones(3, "float32"), device="gpu")))
@@ -197,35 +247,9 @@ def test_a_rule_compiles_with_room_for_many_parameters(rows, architecture, gpu):
     many = traced._traced(optimizer, optimizer.param_groups[0], p, arrays).many
     real, shim = (path.read_text() for path in (kernels.HERE / "hardware.cuh", cuda_on_cpu.HARDWARE))
     assert _most(gpu.xp, len(many.columns) + len(many.counts)) == 510
-    code = kernels.with_headers(many.text(rows)).replace(shim, real)
-    done, log, ptx = compiled(code, "half", architecture)
+    done, log, ptx = compiled(kernels.with_headers(many.text(rows)).replace(shim, real), "half", architecture)
     assert done, log
     assert not re.search(r"\.local", ptx), "the table is copied to local memory"
-
-
-def test_kernels_that_launch_would_not_find_are_noticed(tmp_path):
-    code = SCALE.replace('extern "C" __global__', 'extern "C" __global__ __noinline__')
-    with pytest.raises(AssertionError, match=r"compiled \['scale'\], Kernels.launch would find \[\]"):
-        check(whole(tmp_path, code), "half", "sm_90")
-
-
-def table() -> None:
-    """Print what every kernel takes on every architecture."""
-    by = [f"{name} (NVRTC {'.'.join(map(str, nvrtc.version(nvrtc.package(name))))})" for name in ALL]
-    print(f"Registers, and bytes spilled, on {', '.join(by)}\n")
-    for file, path in FILES.items():
-        for storage in kernels.STORAGE.values():
-            found = []
-            for architecture in ALL:
-                done, log, _ = compiled(kernels.source(path), storage, architecture)
-                found.append(used(log))
-                if not done:
-                    print(log)
-            for name in found[0]:
-                takes = [kernels_of[name] for kernels_of in found]
-                registers = " ".join(f"{k.registers:>4}" for k in takes)
-                spills = " ".join(f"{k.spills:>3}" for k in takes)
-                print(f"{file:<24} {name:<40} {storage:<5} {registers}   {spills}")
 
 
 def note() -> None:
@@ -235,4 +259,4 @@ def note() -> None:
 
 
 if __name__ == "__main__":
-    note() if "--counts" in sys.argv else table()
+    note()

@@ -48,26 +48,17 @@ def test_published_vectors(tmp_path):
         assert " ".join(f"{b:08x}" for b in bits.get()) == expected
 
 
-@pytest.mark.parametrize("n", [0, 1, 3, 4, 5, 1030])
+@pytest.mark.parametrize("n", [0, 5, 1030])
 def test_uniform(n):
     y = GPU.uniform((n,)).get()
-    assert y.dtype == "float32"
-    assert y.shape == (n,)
-    assert (y >= 0).all()
-    assert (y < 1).all()
+    assert (y.dtype, y.shape) == ("float32", (n,)) and ((y >= 0) & (y < 1)).all()
     assert len(set(y.tolist())) == n  # 1030 of 2^24 numbers: none comes twice under this seed
     assert GPU.get_rng_state() == {"seed": 0, "offset": int(n > 0)}
+    if n > 1000:  # Kolmogorov and Smirnov: exceeded by one seed in a thousand
+        assert np.abs(np.sort(y) - (np.arange(n) + 0.5) / n).max() < 1.95 / np.sqrt(n)
 
 
-def test_uniform_is_uniform():
-    y = np.sort(GPU.uniform((100, 200)).get().reshape(-1).astype("f8"))
-    n = len(y)
-    distance = np.abs(y - (np.arange(n) + 0.5) / n).max()  # Kolmogorov and Smirnov
-    assert distance < 1.95 / np.sqrt(n)  # exceeded by one seed in a thousand
-    assert abs(np.corrcoef(GPU.uniform((n,)).get(), GPU.uniform((n,)).get())[0, 1]) < 4 / np.sqrt(n)
-
-
-def test_seed_and_state_repeat():
+def test_seed_and_state_repeat(monkeypatch):
     mp.manual_seed(11)
     first = GPU.uniform((10,)).get()
     state = mp.get_rng_state()
@@ -77,22 +68,14 @@ def test_seed_and_state_repeat():
     mp.set_rng_state(state)
     np.testing.assert_array_equal(GPU.uniform((10,)).get(), second)
     np.testing.assert_array_equal(GPU.uniform((6,)).get(), third)
-    mp.manual_seed(11)
+    monkeypatch.setattr(philox, "_state", None)
+    mp.manual_seed(11)  # before the first use
     np.testing.assert_array_equal(GPU.uniform((10,)).get(), first)
     mp.manual_seed(2**64 - 1)
     assert GPU.get_rng_state() == {"seed": 2**64 - 1, "offset": 0}
     assert (GPU.uniform((10,)).get() != first).all()
     with pytest.raises(ValueError, match="state to hold seed and offset"):
         GPU.set_rng_state({"bit_generator": "PCG64"})
-
-
-def test_seed_before_first_use(monkeypatch):
-    GPU.manual_seed(5)
-    expected = GPU.uniform((9,)).get()
-    monkeypatch.setattr(philox, "_state", None)
-    GPU.manual_seed(5)
-    assert GPU.get_rng_state() == {"seed": 5, "offset": 0}
-    np.testing.assert_array_equal(GPU.uniform((9,)).get(), expected)
 
 
 def test_a_graph_draws_new_numbers_at_each_replay(gpu):
@@ -133,19 +116,16 @@ def neighbours(x):
     return *(np.where(np.abs(v) < 65536, v, np.copysign(np.inf, v)) for v in (low, high)), share
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize(
-    "value", [1 + 2.0**-12, 1 + 2.0**-11 + 2.0**-13, 3.14159, 2.0**-14 * 0.999, 2.0**-24 * 0.3, 1e-5, 65500, 65504 + 8]
-)
-def test_rounds_up_as_often_as_it_is_close(value, sign):
+@pytest.mark.parametrize("value", [1 + 2.0**-12, -3.14159, 2.0**-14 * 0.999, -(2.0**-24) * 0.3, 1e-5, 65504 + 8])
+def test_rounds_up_as_often_as_it_is_close(value):
     n = 3000
-    x = np.full(n, sign * value, "float32")
+    x = np.full(n, value, "float32")
     low, high, share = neighbours(x[:1].astype("f8"))
     y = GPU.cast_stochastic(on_device(x)).get()
     assert y.dtype == "float16"
     assert set(np.unique(y)) == {*low, *high}
     assert abs((y.astype("f8") == high).mean() - share) < 5 * np.sqrt(share * (1 - share) / n)
-    assert (np.signbit(y) == (sign < 0)).all()  # also of zeros
+    assert (np.signbit(y) == (value < 0)).all()  # also of zeros
 
 
 def test_what_needs_no_rounding_stays():
@@ -153,38 +133,24 @@ def test_what_needs_no_rounding_stays():
     np.testing.assert_array_equal(np.isnan(y), np.isnan(HALVES))
     number = ~np.isnan(HALVES)
     np.testing.assert_array_equal(y.view("uint16")[number], HALVES.view("uint16")[number])
-
-
-def test_far_values():
-    x = np.array([65536, -65536, 1e38, 1e-38, -1e-44, 0, -0.0], "float32")
-    y = GPU.cast_stochastic(on_device(x)).get()
+    far = np.array([65536, -65536, 1e38, 1e-38, -1e-44, 0, -0.0], "float32")
+    y = GPU.cast_stochastic(on_device(far)).get()
     np.testing.assert_array_equal(y, np.array([np.inf, -np.inf, np.inf, 0, -0.0, 0, -0.0]))
-    np.testing.assert_array_equal(np.signbit(y), np.signbit(x))
+    np.testing.assert_array_equal(np.signbit(y), np.signbit(far))
 
 
-@pytest.mark.parametrize("n", [0, 1, 4, 7, 1029])
-@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize(("n", "start"), [(0, 0), (7, 0), (4, 1), (1029, 1)])
 def test_sizes_and_unaligned_starts(n, start):
     x = np.random.default_rng(n).standard_normal(n + start).astype("float32")
     y = GPU.cast_stochastic(on_device(x)[start:]).get().astype("f8")
+    GPU.manual_seed(0)  # each element has its own number, however many a thread takes
+    np.testing.assert_array_equal(GPU.cast_stochastic(on_device(x[start:])).get(), y)
     low, high, _ = neighbours(x[start:].astype("f8"))
     assert ((y == low) | (y == high)).all()
 
 
 def test_the_memory_order_is_kept():
     x = channels_last(np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype("float32"))
-    y = GPU.cast_stochastic(on_device(x))
-    assert [2 * s for s in y.strides] == list(x.strides)
-    np.testing.assert_allclose(y.get(), x, rtol=2.0**-10)
-    wide = GPU.cast_stochastic(on_device(x.astype("float64")))
-    np.testing.assert_allclose(wide.get(), x, rtol=2.0**-10)
-    gaps = on_device(np.ascontiguousarray(x))[:, ::2]
-    np.testing.assert_allclose(GPU.cast_stochastic(gaps).get(), x[:, ::2], rtol=2.0**-10)
-
-
-def test_the_store_primitive_uses_it():
-    x = mp.Tensor(on_device(np.full(64, 1 + 2.0**-11, "float32")))
-    with mp.use(mp.STOCHASTIC_ROUNDING):
-        y = x.half().numpy()
-    assert set(y.tolist()) == {1, 1 + 2.0**-10}
-    assert backend.of(x.array) is backend.gpu
+    assert [2 * s for s in GPU.cast_stochastic(on_device(x)).strides] == list(x.strides)
+    for on in (on_device(x), on_device(x.astype("float64")), on_device(np.ascontiguousarray(x))[:, ::2]):
+        np.testing.assert_allclose(GPU.cast_stochastic(on).get(), on.get(), rtol=2.0**-10)

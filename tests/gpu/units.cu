@@ -1,4 +1,4 @@
-// The special instructions of hardware.cuh, each by itself: units.py holds them against NumPy.
+// The special instructions of hardware.cuh, each by itself: test_units.py holds them against NumPy.
 
 // y = x widened, v = u rounded.
 extern "C" __global__ void convert(const half* x, float* y, const float* u, half* v, int n, int m) {
