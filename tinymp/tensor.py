@@ -115,8 +115,8 @@ class Tensor(Variable):
         cast = self.requires_grad  # the conversion is part of the graph
         return self.to(policy.storage) if cast else Tensor(fit("Policy.cast", self.array, policy.storage))
 
-    assign = Held("ops.more.protocols.assign")
-    data = property(lambda self: self.detach(), lambda self, value: self.assign(value), doc="See the class.")
+    _assign = Held("ops.more.protocols.assign")
+    data = property(lambda self: self.detach(), lambda self, value: self._assign(value), doc="See the class.")
 
     @property
     def grad(self) -> Any:
@@ -238,8 +238,8 @@ class Gradient(Tensor):
         self.leaf, self.grad_scale = leaf, leaf.grad_scale
 
     weight = property(lambda self: self if self.dtype in HALVES else None, doc="Itself in FP16; see `autograd.taken`.")
-    data = property(lambda self: self, lambda self, value: self.assign(value), doc="The same.")
-    assign, wide = Held("ops.more.gradient.assign"), Held("ops.more.gradient.wide")
+    data = property(lambda self: self, lambda self, value: self._assign(value), doc="The same.")
+    _assign, wide = Held("ops.more.gradient.assign"), Held("ops.more.gradient.wide")
     selected, overwrite = Held("ops.more.gradient.selected"), Held("ops.more.gradient.overwrite")
     __reduce__ = Held("ops.more.gradient.__reduce__")
 

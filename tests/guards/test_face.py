@@ -59,7 +59,7 @@ WITHOUT = {  # what is written, and how the error begins
     "mp.saved_nbytes": "AttributeError: tinymp.saved_nbytes is not installed here: expected a folder",
     "from tinymp import parallel": "ImportError: cannot import name 'parallel'",
     "mp.device('meta').__enter__()": "RuntimeError: device 'meta' is not installed here: expected a folder",
-    "mp.data.DataLoader([1, 2], num_workers=1)": "TypeError: DataLoader: tinymp.data.loader.LoadingThreads is not inst",
+    "mp.data.DataLoader([1, 2], num_workers=1)": "AttributeError: tinymp.data.loader.LoadingThreads is not installed h",
     "mp.autocast": "AttributeError: tinymp has no attribute 'autocast'",
     "mp.tensr": "AttributeError: tinymp has no attribute 'tensr'; did you mean tensor",
     "mp.tensor([1.0]).exp_": "AttributeError: 'Tensor' object has no attribute 'exp_'",

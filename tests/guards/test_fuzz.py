@@ -11,8 +11,6 @@ import tinymp as mp
 from tinymp import ops
 
 pytestmark = pytest.mark.cpu
-# Calls whose errors are unclear as yet: LossScaler's state with "history": "sum"; Transformer's custom_encoder=2
-KNOWN = {(0, 1449), (1, 84)}
 
 
 # hypothesis has the collector call a function of its own, in which an allocation may fail: Python can only warn
@@ -25,7 +23,7 @@ def test_a_part_of_the_fuzz():
     found, raised = [], 0
     for i, made, end in fuzz.ends(0, range(1500), fuzz.targets()):
         raised += end.raised
-        found += [f"{i}: {fuzz.shown(made)}: {end.wrong}"] if end.wrong and (0, i) not in KNOWN else []
+        found += [f"{i}: {fuzz.shown(made)}: {end.wrong}"] if end.wrong else []
     assert not found, "\n".join(found)
     assert raised > 500
 
@@ -41,7 +39,7 @@ def test_calls_reach_what_they_call(layers):
         for i in range(15 * len(tried)):
             made = fuzz.call(1, i, tried)
             end = fuzz.run(made)
-            found += [f"{i}: {fuzz.shown(made)}: {end.wrong}"] if end.wrong and (1, i) not in KNOWN else []
+            found += [f"{i}: {fuzz.shown(made)}: {end.wrong}"] if end.wrong else []
             returned += [] if end.raised else [made.target.name]
     assert not found, "\n".join(found)
     assert len(returned) > 15 * len(tried) * (0.2 if layers else 0.5)  # a layer has two calls to fit

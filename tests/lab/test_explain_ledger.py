@@ -54,7 +54,7 @@ def test_every_op_is_run():
 # What each place rounds in the calls of CALLS, in the order of the claim; backward, of the gradients nothing.
 PLACES = {
     "lstm_layer": ([10 * 16, 10 * 4, 10 * 4, 10 * 16], [10 * 16]),
-    "gru_layer": ([10 * 12, 10 * 4, 10 * 4, 10 * 12], [10 * 12, 10 * 4]),
+    "gru_layer": ([10 * 12, 10 * 4, 10 * 4, 10 * 12], [2 * 10 * 12]),
     "scaled_dot_product_attention": ([2 * 9, 2 * 12], [2 * 9, 2 * 9]),
     "max_pool2d": ([2 * 3 * 4], []),
 }
@@ -91,7 +91,7 @@ def test_places_that_are_named_are_all_that_there_are(name):
         assert [len(part) for part in claim] == [len(part) for part in sizes]
         if row.phase == "forward":
             assert row.rounded == sum(sizes[0])
-            if len(row.roundings) > 1:
+            if len(row.roundings) == len(sizes[0]) > 1:  # a line may have several
                 assert sorted(r.elements for r in row.roundings.values()) == sorted(sizes[0])
         elif sizes[1]:
             assert sum(sizes[1]) < row.rounded <= sum(sizes[1]) + row.elements

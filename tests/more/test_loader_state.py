@@ -50,7 +50,7 @@ ORDERS = {
     "sampler": lambda: {"sampler": range(N - 1, -1, -1)},
     "drawn while it is read": lambda: {"sampler": Drawn()},
     "batch sampler": lambda: {"batch_sampler": BatchSampler(RandomSampler(X), 4, True)},
-    "buckets": lambda: {"batch_sampler": BucketBatchSampler(X % 5, 3, seed=1)},
+    "buckets": lambda: {"batch_sampler": BucketBatchSampler(X % 5, 3, np.random.default_rng(1))},
 }
 LOADING = [{"prefetch": 0}, {"prefetch": 2}, {"prefetch": 3, "num_workers": 2}]
 

@@ -300,7 +300,7 @@ ROUNDED: dict[str, Rounded] = {
     ),
     "gru": Rounded(
         ("the products of x with W_ih", "the product with h in n", "h", "the gates"),
-        ("the gradients at the gates", "that of the product with h in n"),
+        ("the gradients at the gates, for the products with x and for those with h",),
     ),
     "scaled_dot_product_attention": Rounded(
         ("the weights p for their product with v", "y"),

@@ -311,7 +311,11 @@ class LossScaler:
         same_keys(where, "state_dict", state_dict, {"scale", "iteration", *self.saved, "history"})
         scale = loss_scale(where, "scale", state_dict["scale"], self.rule.least, self.rule.most)
         counts = {name: whole(where, name, state_dict[name]) for name in ("iteration", *self.saved)}
-        history = [(i, s, why) for i, s, why in listed(where, "history", state_dict["history"])]
+        history = [
+            tuple(listed(where, "history", change)) for change in listed(where, "history", state_dict["history"])
+        ]
+        if any(len(change) != len(("iteration", "scale", "reason")) for change in history):
+            raise ValueError(f"{where}: expected `history` to list iterations, scales and reasons, got {history!r}")
         self.begin(State(scale, *[counts[name] for name in self.saved]), counts["iteration"], history)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
+from ...arguments import axis
 from ...dtypes import FLOATING
 from ...tensor import Tensor
 
@@ -79,10 +80,8 @@ def _host(x: Any) -> Any:
 
 
 def size(x: Tensor, dim: int | None = None) -> Any:
-    """The shape, or the length of axis `dim`. IndexError if there is no such axis."""
-    if dim is not None and dim not in range(-x.ndim, x.ndim):
-        raise IndexError(f"size: expected an axis of shape {x.shape}, got dim={dim}")
-    return x.shape if dim is None else x.shape[dim]
+    """The shape, or the length of axis `dim`. TypeError or IndexError for what is no axis."""
+    return x.shape if dim is None else x.shape[axis("size", dim, x.ndim)]
 
 
 def dim(x: Tensor) -> int:
