@@ -15,13 +15,13 @@ import pytest
 # Hundreds of processes of the tests import tinymp: they compile it once, whatever the environment says
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as many processes as cores: their BLAS threads would only fight
+for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # the second is PyTorch's
+    os.environ.setdefault(_name, "1")  # as many processes as cores: their threads would only fight
 
 
-# What takes longest, first: at the end both processes share short tests. The compiler's PTX is there when it is to run
+# What takes longest, first: at the end both processes share short tests
 LONGEST = (
     "tests/gpu/test_nvrtc.py::test_every_kernel_compiles",
-    "tests/ptx/test_ptx.py::test_every_kernel_is_as_its_definition",
     "examples/notebooks/",
     "tests/audit/test_docs_audit.py",
     "tests/benchmarks/",

@@ -8,10 +8,6 @@ from types import SimpleNamespace as _SimpleNamespace
 from typing import Any
 
 
-def _space(**settings: Any) -> _SimpleNamespace:
-    return _SimpleNamespace(**settings)
-
-
 def _module(name: str, **settings: Any) -> _ModuleType:
     made = _sys.modules[f"{__name__}.{name}"] = _ModuleType(f"{__name__}.{name}")
     vars(made).update(settings)
@@ -20,6 +16,6 @@ def _module(name: str, **settings: Any) -> _ModuleType:
 
 _no = {"is_available": lambda: False, "allow_tf32": False}
 cudnn = _module("cudnn", enabled=True, benchmark=False, deterministic=True, **_no)
-cuda = _module("cuda", matmul=_space(allow_tf32=False), is_built=lambda: True)
+cuda = _module("cuda", matmul=_SimpleNamespace(allow_tf32=False), is_built=lambda: True)
 mps = _module("mps", is_available=lambda: False, is_built=lambda: False)
 mkldnn = _module("mkldnn", enabled=False, is_available=lambda: False)
