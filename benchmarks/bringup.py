@@ -114,8 +114,8 @@ def section(name: str, job: Job) -> None:
         gpu.SECTIONS[name](gpu.Bench(job.report, job.tiny, job.device == "gpu", job.left))
 
 
-TINY = "test_flags", "test_tables", "test_elementwise", "test_against_torch"  # the files that a rehearsal runs,
-TINY_ONLY = "flags or tables or relu"  # and the tests
+TINY = "test_dropout", "test_elementwise", "test_against_torch"  # the files that a rehearsal runs,
+TINY_ONLY = "dropout or relu"  # and the tests
 
 
 def suite(

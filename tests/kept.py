@@ -1,4 +1,4 @@
-"""Files that take long to make (compiled kernels, what a browser says of a page), kept by what they depend on.
+"""Files that take long to make (compiled kernels, what a browser says of a report), kept by what they depend on.
 
 They lie in a folder of the user, so that a fresh checkout finds them: tinymp-tests in XDG_CACHE_HOME, or in ~/.cache.
 What was not used for a month goes.
