@@ -6,7 +6,7 @@ import pytest
 import tinymp as mp
 from gpu.both_ways import channels_last
 from oracle import host, randn
-from tinymp import fast_path, nn, ops, optim
+from tinymp import fast_path, ops
 from tinymp.fast.cpu import threads
 from tinymp.ops.norm import BatchNorm, Running
 
@@ -98,29 +98,3 @@ def test_batch_norm(monkeypatch, affine, tracked, memory):
         return [y, mean, var, *([running.count] if tracked else [])]
 
     check(monkeypatch, batch_norm, x, w if affine else None, b if affine else None)
-
-
-@pytest.mark.parametrize("memory", [np.asarray, channels_last])
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-@pytest.mark.parametrize("state", ["float16", "float32"])
-def test_updates(monkeypatch, state, rounding, memory):
-    """Also of FP16 state that is rounded at random: there, random numbers come in the order of the definition."""
-    policy, before = mp.Policy("OWN", rounding=rounding, state=state), threads._get()
-    found = []
-    for off in ({"updated"}, set()):
-        mp.manual_seed(0)
-        p = policy.cast(nn.Parameter(randn(64, 32, 16, 16).astype("float32")))
-        p.grad, optimizer = memory(randn(64, 32, 16, 16, seed=2).astype("float16")), optim.Adam([p])
-        monkeypatch.setattr(fast_path, "off", off)
-        threads._set(2)
-        for _ in range(2):
-            optimizer.step()
-        found.append(
-            [
-                p.master.tobytes(),
-                p.array.tobytes(),
-                *(v.tobytes() for v in optimizer.state[p].values() if hasattr(v, "shape")),
-            ]
-        )
-    threads._set(before)
-    assert found[0] == found[1]

@@ -12,7 +12,6 @@ listens. Then the host first looks whether to skip.
 
 from __future__ import annotations
 
-from inspect import unwrap
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -155,7 +154,7 @@ def _traced(optimizer: Optimizer, group: Group, p: Parameter, arrays: dict[str, 
         weight = many.symbols["weight"]
         w = many.symbols.get("master", weight)
         g, s = many.symbols["gradient"], scale_of(many)
-        w, new = unwrap(Optimizer.updated)(_bare(optimizer), w, g, s, states, counts, symbolic)
+        w, new = Optimizer.updated(_bare(optimizer), w, g, s, states, counts, symbolic)
         results = {column: new[name] for name, column in names.items()}
         return {"weight": store(w, like=weight), **({"master": w} if "master" in arrays else {}), **results}
 

@@ -8,7 +8,7 @@ from .. import backend, statistics
 from ..arguments import flag, require_unscaled
 from ..autograd import Array, put, rows_of, values_of, with_values
 from ..events import Update, here, quietly, running, tell
-from ..fast_path import find, replaceable
+from ..fast_path import find
 from ..parameter import Parameter
 from ..precision import UPDATE, policy_in_use, store, widen
 from .groups import Group, Groups, State
@@ -126,7 +126,6 @@ class Optimizer(Groups):
             # the write-back: exact into the FP32 master, one rounding into the FP16 copy (MPT section 3.1)
             p.write(with_values(g, w))
 
-    @replaceable(lambda optimizer: backend.of(optimizer.param_groups[0]["params"][0].array).name)
     def updated(self, w: Array, g: Array, scale: Any, arrays: State, counts: State, group: Group) -> tuple:
         """The new weights, in FP32, and the new state as it is stored, from a gradient that carries a loss scale.
 
