@@ -1,4 +1,4 @@
-"""Events: who hears what, in which thread, and what is said to run."""
+"""Events: who hears what, and what is said to run; settings."""
 
 import threading
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from tinymp import nn, ops, optim
+from tinymp import nn, optim
 from tinymp.events import here
 
 
@@ -65,18 +65,6 @@ def test_the_events_of_a_step():
     assert here.running is None and here.backward is None and not here.observers and not here.inside
 
 
-@pytest.mark.cpu
-def test_an_observer_hears_its_own_thread_and_may_be_closed_in_another():
-    seen = Everything()
-    observing = mp.observe(seen)
-    thread = threading.Thread(target=observing.__enter__)
-    thread.start()
-    thread.join()
-    ops.exp(half(2))
-    observing.__exit__(None, None, None)
-    assert not seen.seen and not here.observers
-
-
 SETTINGS = {  # how to enter it, what it sets, and to what
     "use": (lambda: mp.use(mp.FP32), mp.current_policy, mp.FP32),
     "no_grad": (mp.no_grad, mp.is_grad_enabled, False),
@@ -113,24 +101,3 @@ def test_a_setting_can_be_entered_again_and_again(name):
     met.wait(5)
     thread.join()
     assert found == [True, True]
-
-
-def test_each_step_of_a_generator_runs_within_the_setting():
-    heard, grad = [], mp.is_grad_enabled
-
-    @mp.no_grad()
-    def steps():
-        try:
-            heard.append((yield grad()))
-        except ValueError:
-            yield "caught", grad()
-        finally:
-            heard.append(grad())
-
-    one, two, three = steps(), steps(), steps()
-    assert [next(steps) for steps in (one, two, three)] == [False] * 3 and grad()
-    assert one.throw(ValueError("thrown")) == ("caught", False) and grad()
-    two.close()
-    with pytest.raises(StopIteration):
-        three.send("sent")
-    assert heard == [False, "sent", False] and grad()

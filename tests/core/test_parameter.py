@@ -63,21 +63,6 @@ def test_the_copy_alone_cannot_be_changed():
 
 
 @POLICIES
-@pytest.mark.parametrize(
-    ("value", "error"),
-    [(np.zeros((2, 1)), ValueError), ([[0.0], [1.0, 2.0]], ValueError), (np.zeros((2, 3), complex), TypeError)],
-)
-def test_data_of_another_kind_is_refused(policy, value, error):
-    p = filled(policy, 1, (2, 3))
-    before = p.array
-    with pytest.raises(error, match=r"Parameter\.data: expected"):
-        p.array = value
-    assert p.array is before and (host(p.array) == 1).all()
-    p.array = mp.tensor(np.full((2, 3), 2, str(p.dtype)))  # a Tensor's array will do
-    assert (host(p.array) == 2).all() and (host(p.master) == 2).all()
-
-
-@POLICIES
 def test_weights_can_be_set_aside_and_given_back(policy):
     """backup = p.data; p.data = average; ...; p.data = backup, as averages of weights are evaluated with PyTorch."""
     p = filled(policy, FINE)

@@ -1,7 +1,4 @@
-"""Taking a GPU into use: what is said where there is none, moving, waiting, and what is found out late."""
-
-import sys
-import types
+"""A GPU in use: moving, waiting, and what is found out late."""
 
 import numpy as np
 import pytest
@@ -9,87 +6,6 @@ import pytest
 import tinymp as mp
 from oracle import randn
 from tinymp import nn, ops, optim
-
-
-class CUDARuntimeError(RuntimeError):
-    pass
-
-
-class CompileException(Exception):
-    """cupy.cuda.compiler.CompileException."""
-
-
-class OutOfMemoryError(MemoryError):
-    pass
-
-
-def fake_cupy(count=1, error=None, work=None):
-    """A module `cupy` whose runtime sees `count` devices or fails with `error`, and whose arrays fail with `work`."""
-
-    def device_count():
-        if error is not None:
-            raise CUDARuntimeError(error)
-        return count
-
-    def full(*args):
-        if work is not None:
-            raise work
-        return np.full(*args)
-
-    cupy = types.ModuleType("cupy")
-    runtime = types.SimpleNamespace(
-        CUDARuntimeError=CUDARuntimeError, getDeviceCount=device_count, runtimeGetVersion=lambda: 13010
-    )
-    cupy.cuda = types.SimpleNamespace(runtime=runtime)
-    cupy.full, cupy.ndarray, cupy.asarray = full, np.ma.MaskedArray, np.asarray
-    return cupy
-
-
-@pytest.fixture
-def no_gpu(request, monkeypatch):
-    if request.config.getoption("--backend") != "cpu":
-        pytest.skip("plays a machine without a GPU")
-    pytest.importorskip("tinymp.gpu")
-    gpu = mp.backend.gpu
-    monkeypatch.setattr(gpu, "_problem", None)
-    monkeypatch.setattr(gpu, "array_type", None)
-    monkeypatch.setattr(gpu, "xp", None)
-    return gpu
-
-
-@pytest.mark.parametrize(
-    ("cupy", "says"),
-    [
-        (None, r'CuPy is not installed: pip install -e "\.\[cuda13\]"'),
-        (fake_cupy(0), "no NVIDIA GPU was found: `nvidia-smi` should list one"),
-        (fake_cupy(error="cudaErrorInsufficientDriver: CUDA driver version is insufficient"), "install a newer driver"),
-        (fake_cupy(work=ImportError("libnvrtc")), r"a CUDA library was not found \(libnvrtc\): pip install"),
-        (fake_cupy(work=OutOfMemoryError("1,024 bytes")), "the GPU's memory is full before anything started"),
-        (
-            fake_cupy(work=CompileException("nvrtc: error: invalid value for --gpu-architecture (-arch)")),
-            "CUDA 13 has dropped Volta .*cuda12",
-        ),
-        (fake_cupy(work=CUDARuntimeError("cudaErrorLaunchFailure")), "the GPU does not answer"),
-    ],
-)
-def test_why_there_is_no_gpu(no_gpu, monkeypatch, cupy, says):
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
-    if cupy is None:
-        monkeypatch.delitem(sys.modules, "cupy")
-        monkeypatch.setattr(sys, "meta_path", [Hidden(), *sys.meta_path])
-    with pytest.raises(RuntimeError, match=f"device 'gpu' does not work here: .*{says}"):
-        mp.tensor([1.0]).to("gpu")
-    with pytest.raises(RuntimeError, match=says), mp.device("gpu"):
-        pass
-    assert mp.default_device() == "cpu" and mp.info()["GPU"].startswith("none: ")
-
-
-class Hidden:
-    """Hides cupy from the import system."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name == "cupy":
-            raise ModuleNotFoundError("No module named 'cupy'", name="cupy")
 
 
 def test_tensors_move_and_gradients_come_back(gpu):

@@ -24,28 +24,6 @@ def test_shuffling_is_seeded_and_new_in_each_epoch():
     assert [i for b in numbers(DataLoader(DATASET, 3, shuffle=True, seed=4)) for i in b] != runs[0][0]
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize(
-    "loader",
-    [
-        lambda **how: DataLoader(TensorDataset(X[:0], Y[:0]), **how),
-        lambda **how: DataLoader(DATASET, 11, drop_last=True, **how),
-    ],
-)
-def test_no_batch_at_all(loader, shuffle):
-    loader = loader(shuffle=shuffle)
-    assert list(loader) == []
-    assert len(loader) == 0
-
-
-def test_shuffling_follows_manual_seed_from_the_epoch_on():
-    loader = DataLoader(DATASET, 3, shuffle=True)
-    mp.manual_seed(1)
-    first, second = numbers(loader), numbers(loader)
-    mp.manual_seed(1)
-    assert numbers(loader) == first != second
-
-
 @pytest.mark.parametrize("wrap", [np.asarray, mp.Tensor])
 def test_tensor_dataset_gives_rows_in_their_dtype_and_shares_memory(wrap):
     dataset = TensorDataset(wrap(X), wrap(Y))

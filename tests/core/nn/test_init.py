@@ -1,12 +1,10 @@
-"""Initialisers: distributions, exact properties, repeatability, refusals."""
+"""Initialisers: their distributions."""
 
 import math
 
-import numpy as np
 import pytest
 
-import tinymp as mp
-from layers_of import moments_are, weight
+from layers_of import moments_are
 from tinymp import nn
 from tinymp.nn import init
 
@@ -21,18 +19,6 @@ DISTRIBUTIONS = {
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_moments_and_bounds(name, dtype):
     moments_are(*DISTRIBUTIONS[name], dtype)
-
-
-def test_one_seed_one_model():
-    def draw():
-        mp.manual_seed(7)
-        m = nn.Sequential(nn.Linear(3, 3), nn.Conv2d(1, 2, 3), nn.Embedding(4, 2), nn.ConvTranspose2d(1, 2, 3))
-        return [a.tobytes() for a in m.state_dict().values()]
-
-    assert draw() == draw()
-    a, b = weight(3), weight(3)
-    init.uniform_(a, generator=np.random.default_rng(5)), init.uniform_(b, generator=np.random.default_rng(5))
-    np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
 @pytest.mark.parametrize(

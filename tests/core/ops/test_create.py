@@ -34,8 +34,3 @@ def test_makes(made, expected):
 
 def test_each_value_of_arange_is_rounded_once():
     np.testing.assert_array_equal(ops.arange(0, 100, 0.1).numpy(), (np.arange(1000) * 0.1).astype(np.float32))
-
-
-def test_can_require_a_gradient():
-    for made in (ops.zeros, ops.ones, ops.arange, lambda n, **more: ops.full_like(X, n, **more)):
-        assert made(2.0 if made is ops.arange else 2, requires_grad=True).requires_grad

@@ -158,17 +158,3 @@ def test_std_is_in_range_where_its_square_is_not(size, dim):
     std = wide.std(dim, ddof=1, keepdims=True)
     gradient = (wide - wide.mean(dim, keepdims=True)) / std / ((x.size if dim is None else 40) - 1)
     assert (np.abs(host(t.grad) - gradient) <= 1e-6 + 2 * least / std).all()
-
-
-@pytest.mark.parametrize(
-    ("f", "result", "value"),
-    [
-        (lambda i, b, u: ops.sum(b), "int64", 2), (lambda i, b, u: ops.sum(u), "int64", 600),
-        (lambda i, b, u: ops.cumsum(u, 0), "int64", [200, 400, 600]), (lambda i, b, u: ops.amax(i), "int32", 5),
-        (lambda i, b, u: ops.max(b), "bool", True), (lambda i, b, u: ops.min(i, 0).values, "int32", -2),
-    ],
-)  # fmt: skip
-def test_integers(f, result, value):
-    i, b, u = np.array([1, -2, 5], np.int32), np.array([True, False, True]), np.full(3, 200, np.uint8)
-    y = f(*map(mp.tensor, (i, b, u)))
-    assert y.dtype == result and y.tolist() == value and not y.requires_grad

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import check, host, randn, shared
+from oracle import check, randn, shared
 from tinymp import ops
 
 moves = partial(check, roundings=0, grad_roundings=0, length=0)  # no arithmetic, in either direction
@@ -64,23 +64,7 @@ def test_expand(size, shape, copies):
     sums(lambda x: ops.expand(x, *size), lambda x: np.broadcast_to(x, full), randn(*shape), grad_length=copies)
 
 
-def test_expand_is_a_view_and_its_gradient_is_summed_in_fp32():
-    x = mp.tensor(np.ones((1, 2), np.float16), requires_grad=True)
-    y = ops.expand(x, (3000, 2))
-    assert np.shares_memory(y.array, x.array)
-    y.backward(np.ones((3000, 2), np.float16))
-    np.testing.assert_array_equal(host(x.grad), np.full((1, 2), 3000, np.float16))  # FP16 sums of ones stall at 2048
-
-
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_cat(dim):
     parts = [randn(*[n if d == dim % 3 else 2 for d in range(3)], seed=n) for n in (3, 0, 1)]
     moves(lambda *x: ops.cat(x, dim), lambda *x: np.concatenate(x, dim), *parts)
-
-
-def test_parts_that_nobody_used_get_zeros():
-    x = mp.tensor(np.ones((2, 5), np.float16), requires_grad=True)
-    _, b, _ = ops.split(x, 2, 1)
-    b.backward(np.full((2, 2), 3, np.float16))
-    np.testing.assert_array_equal(host(x.grad), [[0, 0, 3, 3, 0]] * 2)
-    assert x.grad.dtype == np.float16
