@@ -79,7 +79,6 @@ def altered(path, change):
 FILES = {
     "no checkpoint": (lambda path: path.write_bytes(b"not a checkpoint"), "run to be a checkpoint of tinymp"),
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-5]), "run to be a checkpoint of tinymp"),
-    "longer": (lambda path: path.write_bytes(path.read_bytes() + b"12345678"), "run to be a checkpoint of tinymp"),
     "foreign": (
         lambda path: safetensors.save_file({"weight": np.ones(2)}, path),
         r"checkpoint of tinymp, got safetens",
@@ -90,10 +89,6 @@ FILES = {
     ),
     "a bit": (
         lambda path: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),
-        "is not as it was written",
-    ),
-    "another tree": (
-        lambda path: altered(path, lambda metadata, _: metadata.update(tinymp=metadata["tinymp"] + " ")),
         "is not as it was written",
     ),
     "NaN": (
@@ -172,18 +167,6 @@ def test_a_load_that_fails_gives_back_the_random_numbers_that_it_drew(tmp_path):
     same([before], [mp.get_rng_state()])
 
 
-@pytest.mark.parametrize("kind", ["PCG64", "MT19937"])
-def test_numpys_generators(kind, tmp_path):
-    random, other = (np.random.Generator(getattr(np.random, kind)(seed)) for seed in (0, 1))
-    random.integers(0, 10, 3, "i4")  # leaves half of 64 bits for the next call
-    mp.save(tmp_path / "run", moves=random)
-    expected = random.integers(0, 10, 3, "i4").tolist(), random.random()
-    assert mp.load(tmp_path / "run", moves=other) == {}
-    assert (other.integers(0, 10, 3, "i4").tolist(), other.random()) == expected
-    with pytest.raises(ValueError, match=r"load: `moves` of .*run"):
-        mp.load(tmp_path / "run", moves=np.random.Generator(np.random.PCG64DXSM()))
-
-
 def test_what_is_small_can_be_read_alone(tmp_path):
     path = tmp_path / "run"
     mp.save(path, model=nn.Linear(2, 3), options={"lr": 0.1, "names": ("a", "b")}, curve=[np.ones(3)])
@@ -209,7 +192,9 @@ def test_the_newest_stay(tmp_path):
     assert kept.steps() == [50, 60]
     assert [p.name for p in sorted((tmp_path / "run").iterdir())] == [f"step-000000{n}.safetensors" for n in (50, 60)]
     again = mp.Checkpointer(str(tmp_path / "run"), keep=1, every=10, model=nn.Linear(2, 3))
+    (killed := tmp_path / "run" / ".step-61.safetensors.part").mkdir()
     assert again.load() == {"step": 60, "accuracy": 0.5, "loss": 6.0} and again.load(50)["step"] == 50
+    assert not killed.exists()
     np.testing.assert_array_equal(again.objects["model"].weight.array, kept.objects["model"].weight.array)
     (tmp_path / "run" / "step-7.safetensors").write_text("not ours")
     assert again.save(61, now=True) and again.steps() == [61]

@@ -1,12 +1,7 @@
 """A run that was stopped goes on as if it had never been, bit for bit: under every policy, with every optimizer, scaler
-and loader, in the middle of an epoch, and after its process was killed.
+and loader, in the middle of an epoch.
 """
 
-import itertools
-import multiprocessing
-import os
-import random
-import signal
 from functools import partial
 
 import numpy as np
@@ -116,43 +111,3 @@ def test_every_policy_optimizer_scaler_and_loader(i, policy, tmp_path):
     assert len(other.losses) == STOP
     other.train()
     assert same(whole.result(), other.result()), (optimizer, scaler, loader)
-
-
-def _child(folder, prefetch):
-    mp.manual_seed(0)
-    run = Run(mp.MIXED, "Nesterov", "dynamic", "shuffled", prefetch=prefetch)
-    kept = mp.Checkpointer(folder, keep=2, **run.parts)
-    run.losses = kept.load().get("losses", [])
-    run.train(lambda step: kept.save(step, losses=run.losses) and False)
-    mp.save(folder / "result", result=run.result())
-    os._exit(0)
-
-
-def test_a_process_that_is_killed_at_any_moment(tmp_path):
-    """Eight times, and each time another number of batches is loaded ahead."""
-    global STEPS
-    before, STEPS = STEPS, 100
-    try:
-        context, moments = multiprocessing.get_context("fork"), random.Random(0)
-        mp.manual_seed(0)
-        run = Run(mp.MIXED, "Nesterov", "dynamic", "shuffled")
-        run.train()
-        killed = 0
-        for i in itertools.count():
-            child = context.Process(target=_child, args=(tmp_path, i % 4))
-            child.start()
-            child.join(moments.uniform(0.02, 0.08) if killed < 8 else None)
-            if child.exitcode == 0:
-                break
-            os.kill(child.pid, signal.SIGKILL)
-            child.join()
-            killed += 1
-        assert killed >= 4, "too fast to be killed: more steps"
-        assert same(run.result(), mp.load(tmp_path / "result")["result"])
-        last = mp.Checkpointer(tmp_path, keep=2, **run.parts)
-        last.load()
-        last.save(101)  # removes what killed ones have left half done
-        kept = {"result", "step-00000100.safetensors", "step-00000101.safetensors"}
-        assert {p.name for p in tmp_path.iterdir()} == kept
-    finally:
-        STEPS = before

@@ -2,7 +2,6 @@
 
 import re
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -61,17 +60,6 @@ def test_a_link_goes_on_pointing(there, tmp_path):
     link.symlink_to("../report.json")
     writing.write(link, "new")
     assert link.is_symlink() and there.read_text() == "new"
-
-
-def test_what_cannot_be_written(there, tmp_path):
-    with pytest.raises(IsADirectoryError, match="expected the name of a file, got a folder"):
-        writing.write(tmp_path, "")
-    with pytest.raises(FileNotFoundError, match=r"expected the folder of a new file to be there: .*missing/a"):
-        writing.write(tmp_path / "missing/a", "")
-    with socket.socket(socket.AF_UNIX) as mine:
-        mine.bind(str(tmp_path / "device"))
-        with pytest.raises(OSError, match="expected the name of a file, got a device"):
-            writing.write(tmp_path / "device", "")
 
 
 FULL = """

@@ -74,23 +74,6 @@ def test_gradients_and_masters(tmp_path):
     np.testing.assert_array_equal(read["weight"].array, model.weight.master)
 
 
-@pytest.mark.parametrize(
-    ("one", "message"),
-    [
-        (lambda: nn.Linear(3, 2), r"save: .* got tinymp\S*Linear; write `torch\.save\(model\.state_dict\(\), path\)`"),
-        (lambda: {(1, 2): 3}, r"save: expected the keys of `.*` to be text or numbers"),
-        (lambda: {1, 2}, r"save: expected `obj` to be an array, a number or text, got set"),
-    ],
-)
-def test_refused(one, message, tmp_path):
-    (tmp_path / "x").write_bytes(b"before")
-    with pytest.raises(TypeError, match=message):
-        save(one(), tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == b"before"
-    with pytest.raises(ValueError, match=r"load: expected .*x to be a file of safetensors"):
-        load(tmp_path / "x")
-
-
 @pytest.mark.peer
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_file_of_pytorch_and_the_lines_that_convert_it(zipped, tmp_path):

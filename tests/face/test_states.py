@@ -1,6 +1,5 @@
 """The state of PyTorch's optimizers. That training goes on with it: more/test_rules.py."""
 
-import numpy as np
 import pytest
 
 from tinymp import nn, optim
@@ -18,19 +17,6 @@ def both(rule):
         groups = [{"params": m[0].parameters()}, {"params": m[1].parameters(), "lr": 2e-3}]
         found += [m, getattr(rules, rule)(groups)]
     return found
-
-
-def test_a_scalar_and_bfloat16():
-    for dtype, shape in ((torch.bfloat16, (3,)), (torch.float32, ())):
-        theirs = torch.nn.Parameter(torch.ones(shape, dtype=dtype))
-        rule = torch.optim.Adam([theirs])
-        theirs.sum().backward()
-        rule.step()
-        ours = optim.Adam([nn.Parameter(np.ones(shape, "float32"))])
-        ours.load_state_dict(from_pytorch(ours, rule.state_dict()))
-        found = ours.state_dict()["state"][0]
-        assert found["step"] == 1 and found["exp_avg"].shape == shape
-        np.testing.assert_array_equal(found["exp_avg"], rule.state_dict()["state"][0]["exp_avg"].float().numpy())
 
 
 def test_groups_and_what_does_not_fit():

@@ -130,17 +130,6 @@ def test_shuffling_is_seeded_new_in_each_epoch_and_independent_of_threads(datase
     assert all(sorted(epoch) == Y.tolist() for epoch in runs[0])
 
 
-@WAYS
-def test_two_loops_at_once_and_one_left_early(prefetch, num_workers):
-    loader = DataLoader(Rows(), 2, shuffle=True, seed=0, prefetch=prefetch, num_workers=num_workers)
-    expected = [numbers(loader) for _ in range(3)]
-    loader = DataLoader(Rows(), 2, shuffle=True, seed=0, prefetch=prefetch, num_workers=num_workers)
-    for _ in loader:
-        break
-    pairs = list(zip(loader, loader))
-    assert [[a.tolist(), b.tolist()] for (_, a), (_, b) in pairs] == [list(pair) for pair in zip(*expected[1:])]
-
-
 # ---- thread ----
 
 
@@ -229,30 +218,3 @@ def test_default_collate_keeps_structure_and_dtypes():
     tensors = [*batch["pair"], *batch["list"]]
     assert [t.dtype.name for t in tensors] == ["float16", "float64", "int64", "float32", "bool"]
     assert all(t.tolist() == [0, 1, 2] for t in tensors[1:4])
-
-
-class WithoutEnd:
-    """0, 1, ..., 9, 0, 1, ...: a number that stands for no end."""
-
-    read = 0
-
-    def __len__(self):
-        return 10**10
-
-    def __iter__(self):
-        for i in range(len(self)):
-            self.read += 1
-            yield i % 10
-
-
-@pytest.mark.parametrize(("prefetch", "num_workers"), [(0, 0), (5, 0), (1, 3)])
-def test_a_sampler_is_read_as_far_as_batches_are_loaded(prefetch, num_workers):
-    sampler = WithoutEnd()
-    loader = DataLoader(Rows(), 4, sampler=sampler, prefetch=prefetch, num_workers=num_workers)
-    assert len(loader) == 25 * 10**8
-    batches = iter(loader)
-    assert sampler.read == 0
-    for i in range(30):
-        expected = [k % 10 for k in range(4 * i, 4 * i + 4)]
-        assert next(batches)[1].tolist() == expected
-        assert sampler.read == 4 * (i + 1 + max(prefetch, num_workers))

@@ -87,20 +87,6 @@ def test_it_goes_on_where_it_stopped(order, tmp_path):
         running.close()
 
 
-def test_the_state_between_epochs_and_after_a_loop_that_was_left():
-    loader = made("in order")
-    assert (loader.state_dict()["epoch"], loader.state_dict()["left"]) == (0, None)
-    for _ in loader:
-        break
-    assert (loader.state_dict()["epoch"], loader.state_dict()["left"]) == (1, None)
-    for i, _ in enumerate(loader):
-        state = loader.state_dict()
-        assert state["epoch"] == 1 and state["left"].tolist() == list(range(3 * i + 3, N))
-    loader.load_state_dict(state)  # the body of the last batch: nothing is left of that epoch
-    assert loader.state_dict()["epoch"] == 1
-    assert list(loader) == [] and loader.epoch == 2 and len(list(loader)) == 4
-
-
 STATES = [
     ({"items": 12}, "expected the state of a loader of 11 items, got 12"),
     ({"epoch": -1}, "expected `epoch` to be at least 0"),

@@ -97,21 +97,6 @@ def _on(schedule, optimizer):
     return made
 
 
-def test_nadam_goes_on_from_a_state_without_its_product():
-    """As earlier versions saved it."""
-    p, q = nn.Parameter(np.ones(3)), nn.Parameter(np.ones(3))
-    a, b = optim.NAdam([p]), optim.NAdam([q])
-    for k in range(4):
-        if k == 3:
-            state = a.state_dict()
-            assert 0 < state["state"][0].pop("mu_product") < 1
-            a.load_state_dict(state)
-        p.grad = q.grad = np.ones(3)
-        a.step()
-        b.step()
-    np.testing.assert_allclose(p.numpy(), q.numpy(), rtol=1e-14)
-
-
 @pytest.mark.parametrize(("schedule", "args"), SCHEDULES)
 def test_schedules_are_those_of_pytorch(schedule, args):
     """A skipped step leaves no trace; half way another one goes on from the state, whose optimizer had another rate."""

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import tinymp as mp
 from tinymp import checkpoint, parallel
 from tinymp.parallel.start import STARTED
 
@@ -124,33 +123,3 @@ def test_a_program_that_nobody_started_is_a_group_of_one(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RuntimeError, match="mpiexec -n 4 python"):
         parallel.init()
-
-
-def test_ddp_refuses():
-    group = parallel.Group()
-    frozen = mp.nn.Linear(2, 2).requires_grad_(False)
-    with pytest.raises(ValueError, match="parameters to train"):
-        parallel.DistributedDataParallel(frozen, group)
-    with pytest.raises(ValueError, match="bucket_cap_mb"):
-        parallel.DistributedDataParallel(mp.nn.Linear(2, 2), group, bucket_cap_mb=0)
-
-
-def test_one_process_trains_as_without_a_group():
-    def weights(group):
-        mp.manual_seed(0)
-        model = mp.MIXED.cast(mp.nn.Linear(3, 2))
-        optimizer = mp.optim.SGD(model.parameters(), lr=0.1)
-        if group is not None:
-            parallel.DistributedDataParallel(model, group)
-        x = mp.MIXED.cast(mp.tensor(np.ones((4, 3), "float32")))
-        scaler = mp.optim.DynamicLossScaler()
-        for _ in range(3):
-            scaler.scale((model(x).float() ** 2).sum()).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-        return model.state_dict()
-
-    with parallel.Group() as group:
-        for a, b in zip(weights(None).values(), weights(group).values()):
-            assert np.array_equal(a, b)

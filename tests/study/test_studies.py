@@ -8,9 +8,7 @@ import pytest
 import tinymp as mp
 from oracle import host, randn
 from tinymp import ops
-from tinymp.autograd import Op
 from tinymp.ops import gru_layer, lstm_layer
-from tinymp.precision import DOT, REDUCTION
 
 pytestmark = pytest.mark.cpu  # on a GPU the order within a product is the hardware's
 
@@ -63,12 +61,6 @@ CASES = {
 STUDIES = {name: mp.POLICIES[name] for name in ("FP16_REDUCTIONS", "PURE_FP16", "FP16_SUMS_HOPPER")}
 STUDIES["chunk=16"] = mp.study.change(mp.FP16_ACCUMULATE, chunk=16)
 STUDIES["promoted"] = mp.study.change(mp.FP16_HOPPER, name="promoted", promote=32)
-OTHERS = {
-    "batch_norm": "its sums run over the images",
-    "index_add": "adds rows to those that an index names, which may be other images'",
-    "sampled_logits": "made of two products as matmul's and one as linear's",
-    **dict.fromkeys(("all", "argmax", "argmin", "max", "recurrent"), "sums nothing"),
-}
 
 
 def results(name, n):
@@ -96,20 +88,6 @@ def test_a_chunk_is_summed_exactly(chunk, rows):
     with mp.use(mp.study.change(mp.FP16_ACCUMULATE, chunk=chunk)):
         for order in permutations(range(4)):
             assert (ops.matmul(mp.tensor(a[:, order]), b).numpy() == 2050).all()
-
-
-def test_every_product_and_sum_is_a_case():
-    kinds = {
-        op.name for op in subclasses(Op) if op.__module__.startswith("tinymp.ops.") and op.kind in (DOT, REDUCTION)
-    }
-    assert kinds <= OTHERS.keys() | {name.split(",")[0] for name in CASES}
-
-
-def subclasses(op):
-    """Those that have a kind."""
-    for c in op.__subclasses__():
-        yield from [c] if hasattr(c, "kind") else []
-        yield from subclasses(c)
 
 
 # ---- sums that ops build up piece by piece ----
