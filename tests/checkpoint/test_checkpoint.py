@@ -91,6 +91,10 @@ FILES = {
         lambda path: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),
         "is not as it was written",
     ),
+    "a shape": (
+        lambda path: path.write_bytes(path.read_bytes().replace(b'"shape":[3,2]', b'"shape":[2,3]')),
+        "is not as it was written",
+    ),
     "NaN": (
         lambda path: mp.save(path, first=nn.Linear(1, 1), model={"weight": np.full((3, 2), np.nan, "f")}),
         r"expected the numbers of `model/weight` to be finite, got 6 of 6 that are infinite or NaN",

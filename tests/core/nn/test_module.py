@@ -1,4 +1,4 @@
-"""Module: its parts, saving and loading, casting."""
+"""Module: what it is made of, saving and loading, casting, and its messages."""
 
 import copy
 import pickle
@@ -37,6 +37,18 @@ class Tied(nn.Module):
         self.plain = mp.tensor([1.0])
 
 
+def test_names_and_order():
+    m = model()
+    assert [name for name, _ in m.named_parameters()] == [p.name for p in m.parameters()] == NAMES
+    assert [name for name, _ in m.named_buffers()] == STATE[4:7]
+    assert [name for name, _ in m.named_modules()] == ["", "0", "1", "2", "3", "3.0", "3.1"]
+    assert [name for name, _ in m.named_children()] == ["0", "1", "2", "3"] and list(m.children()) == list(m)
+    assert [name for name, _ in m.named_parameters(prefix="net", recurse=False)] == []
+    assert [name for name, _ in m[0].named_parameters(prefix="net", recurse=False)] == ["net.weight", "net.bias"]
+    assert [p.name for p in m[3].parameters()] == NAMES[4:]  # the longest name stays, until it moves
+    assert [p.name for p in nn.ModuleDict({"head": m[3][1]}).parameters()] == ["head.weight", "head.bias"]
+
+
 def test_shared_parts_count_once_and_own_parts_come_first():
     m = Tied()
     assert [name for name, _ in m.named_parameters()] == ["scale", "first.weight", "second.bias"]
@@ -69,6 +81,21 @@ def test_copies_are_equal_and_apart(policy, protocol):
     assert m.first.weight.array.any() and m.first.weight.master.any()
     shallow = copy.copy(m.first.weight)
     assert shallow.array is m.first.weight.array and shallow.master is m.first.weight.master
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "message"),
+    [
+        (lambda m: m.frist, AttributeError, "did you mean first"),
+        (lambda m: setattr(m, "scale", mp.tensor([1.0])), TypeError, "expected a Parameter or None"),
+        (lambda m: setattr(m, "children", nn.ReLU()), ValueError, r"would hide Module\.children"),
+        (lambda m: m.register_buffer("a.b", None), ValueError, "without dots"),
+        (lambda m: m.to(np.float16), TypeError, r"to: expected the name of a device.*policy\.cast"),
+    ],
+)
+def test_refusals(act, error, message):
+    with pytest.raises(error, match=message):
+        act(Tied())
 
 
 @pytest.mark.parametrize("wrap", [np.asarray, mp.tensor])
@@ -119,6 +146,14 @@ def test_a_copy_that_was_rounded_stochastically_is_saved_and_loaded():
         assert same == (policy is mp.MIXED)
 
 
+def test_loading_without_strict_reports_and_loads_the_rest():
+    m = nn.Linear(2, 1)
+    assert m.load_state_dict({"bias": np.array([5.0]), "other": 1}, strict=False) == (["weight"], ["other"])
+    assert m.bias.array == 5
+    with pytest.raises(ValueError, match="fit Linear: missing: weight; unexpected: b, c"):
+        m.load_state_dict({"bias": np.ones(3), "b": 1, "c": 2})
+
+
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize(
     ("change", "error", "message"),
@@ -136,6 +171,22 @@ def test_a_failing_load_changes_nothing(change, error, message, strict):
     with pytest.raises(error, match=message):
         m.load_state_dict({"bias": np.ones(1)} | change, strict)
     np.testing.assert_equal(m.state_dict(), before)
+
+
+def test_buffers_load_by_their_own_rules():
+    m, norm = Tied(), nn.BatchNorm1d(2)
+    m.load_state_dict(m.state_dict())  # the mask may stay infinite where it is
+    with pytest.raises(TypeError, match="'mask': expected finite values, got 1"):
+        m.load_state_dict(m.state_dict() | {"mask": np.array([np.inf, -np.inf, 1])})
+    for change, error in (
+        ({"num_batches_tracked": np.array(1.5)}, TypeError),
+        ({"num_batches_tracked": np.array(2**64 - 1, "uint64")}, ValueError),
+        ({"running_var": np.array([1, 1e300])}, ValueError),
+    ):
+        with pytest.raises(error, match=r"expected int64|beyond the range of"):
+            norm.load_state_dict(norm.state_dict() | change)
+    norm.load_state_dict(norm.state_dict() | {"num_batches_tracked": np.array(2**63 - 1, "uint64")})
+    assert norm.num_batches_tracked.item() == 2**63 - 1
 
 
 @pytest.mark.parametrize(
@@ -170,3 +221,12 @@ def test_a_cast_that_overflows_changes_nothing():
         mp.MIXED.cast(m)
     assert m[0].weight.dtype == "float32"
     assert mp.MIXED.cast(Tied()).mask.tolist() == [0, -np.inf, 1]  # infinities stay what they are
+
+
+def test_sequential():
+    a, b, c = nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)
+    m, twice, x = nn.Sequential({"in": a, "act": b}).append(c), nn.Sequential(b, a, b), mp.tensor([[1.0, -1.0]])
+    assert (len(m), m[0], m[-1], m.act) == (3, a, c, b)
+    assert list(m[1:].state_dict()) == ["2.weight", "2.bias"] and isinstance(m[1:], nn.Sequential)
+    assert len(twice) == 3 and len(list(twice.children())) == 2
+    np.testing.assert_array_equal(m(x).numpy(), c(b(a(x))).numpy())

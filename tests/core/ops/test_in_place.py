@@ -1,6 +1,9 @@
 """What backward reads may not change behind its back: an argument or a result of an op that is changed in place after
-forward makes backward raise, or does not matter to it.
+forward makes backward raise, or does not matter to it. Held for every op of the core that has a backward.
 """
+
+import importlib
+import pkgutil
 
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ import pytest
 import tinymp as mp
 from oracle import host, randn, rng
 from tinymp import ops, optim
+from tinymp.autograd import Op
 from tinymp.tensor import Tensor
 
 
@@ -117,3 +121,36 @@ def test_a_change_in_place_raises_or_does_not_matter(case, dtype):
                 continue
             for g, e in zip(got, expected, strict=True):
                 np.testing.assert_array_equal(g, e, err_msg=f"a change of tensor {i} went unnoticed")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_backward_leaves_what_it_reads(case):
+    """A second backward over a retained graph gives the gradients of the first."""
+    arguments, _, y = run(case, "float32")
+    found = []
+    for _ in range(2):
+        for x in arguments:
+            x.zero_grad()
+        y.backward(retain_graph=True)
+        found.append([host(x.grad) for x in arguments if x.requires_grad])
+    np.testing.assert_equal(*found)
+
+
+def test_every_op_of_the_core_with_a_backward_has_a_case():
+    modules = [m.name for m in pkgutil.walk_packages(ops.__path__, "tinymp.ops.") if ".more" not in m.name]
+    found = {
+        value
+        for name in modules
+        for value in vars(importlib.import_module(name)).values()
+        if isinstance(value, type) and issubclass(value, Op) and value.backward is not Op.backward
+    }
+    seen = set()
+    for case in CASES:
+        *_, y = run(case, "float32")
+        waiting = [y.grad_fn]
+        while waiting:
+            op = waiting.pop()
+            seen.add(type(op))
+            waiting += [edge[0] for edge in op.edges if isinstance(edge, tuple)]
+    above = {base for op in found for base in op.__mro__[1:]}  # of which others are made
+    assert not {op for op in found - seen - above if not op.__module__.startswith("tinymp.ops.more")}

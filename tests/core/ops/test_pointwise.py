@@ -77,6 +77,14 @@ def test_a_number_on_either_side(name, number):
     check(lambda x: getattr(ops, name)(number, x), lambda x: oracle(float(number), x), second(3, 4))
 
 
+@pytest.mark.parametrize("alpha", [2, -0.5, 0, np.float64(0.1)])
+@pytest.mark.parametrize(("name", "sign"), [("add", 1), ("sub", -1)])
+def test_alpha(name, sign, alpha):
+    wide = float(alpha)
+    f, inputs = getattr(ops, name), (randn(2, 3), randn(3, seed=1))
+    check(lambda x, y: f(x, y, alpha=alpha), lambda x, y: x + sign * wide * y, *inputs, grad_length=2)
+
+
 @pytest.mark.parametrize("shape", [(3, 4), (1,), (), (0, 2)])
 @pytest.mark.parametrize("name", UNARY)
 def test_one_operand(name, shape):
@@ -152,6 +160,20 @@ def test_clamp_by_an_infinite_tensor(dtype):
     np.testing.assert_array_equal([dx, high], [[0, 0, 1, 1, 0], [1, 1, 0, 0, 0]])
 
 
+@dtypes
+def test_clamp_at_its_bounds(dtype):
+    x = [-2, -1, 0, 1, 2, NAN, INF]
+    y, dx = value_and_grads(lambda t: ops.clamp(t, -1, 1), x, dtype=dtype)
+    np.testing.assert_array_equal(y, [-1, -1, 0, 1, 1, NAN, 1])
+    np.testing.assert_array_equal(dx, [0, 1, 1, 1, 0, 0, 0])  # the bounds themselves get dy
+    _, dx, low, high = value_and_grads(ops.clamp, x, [-1] * 7, [1] * 7, dtype=dtype)
+    np.testing.assert_array_equal(
+        [dx, low, high], [[0, 1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 0, 1]]
+    )
+    _, dx, low, high = value_and_grads(ops.clamp, [0, 3], [2, 2], [1, 1], dtype=dtype)  # low > high: high it is
+    np.testing.assert_array_equal([dx, low, high], [[0, 0], [0, 0], [1, 1]])
+
+
 @pytest.mark.parametrize(
     ("f", "x", "y"),
     [
@@ -166,6 +188,14 @@ def test_clamp_by_an_infinite_tensor(dtype):
 )  # fmt: skip
 def test_fp16_rounds_once_at_the_end(f, x, y):
     assert f(mp.tensor(np.array([x], F16))).tolist() == [F16(y)]
+
+
+def test_fp16_gradients_do_not_overflow_inside():
+    pytest.importorskip("tinymp.ops.more.compare")
+    x, y = mp.tensor(np.array([300.0], F16), requires_grad=True), mp.tensor(np.array([0.001], F16), requires_grad=True)
+    (x / y).backward(np.array([1e-4], F16))
+    assert x.grad == F16(np.float64(F16(1e-4)) / np.float64(F16(0.001)))
+    assert y.grad == F16(-np.float64(F16(1e-4)) * 300 / np.float64(F16(0.001)) ** 2)  # x / y^2 alone is 3e8
 
 
 @pytest.mark.parametrize(
@@ -189,6 +219,13 @@ def test_integers(f, result, values):
     i, b, u = np.array([1, 2, 3]), np.array([True, False, True]), np.array([3, 2, 1], np.uint8)
     y = f(*map(mp.tensor, (i, b, u)))
     assert y.dtype == result and y.tolist() == values and not y.requires_grad
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_integers_beside_a_floating_tensor_take_its_dtype(name):
+    x, i = mp.tensor(np.array([1.5, 2], F16), requires_grad=True), mp.tensor([2, 3])
+    for y in (getattr(ops, name)(x, i), getattr(ops, name)(i, x)):
+        assert y.dtype == F16 and y.requires_grad
 
 
 @pytest.mark.parametrize("value", [70_000, 65520.0])

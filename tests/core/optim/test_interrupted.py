@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import host
+from oracle import host, randn
 from tinymp import backend, nn, ops, optim
 from tinymp.events import here
 
@@ -67,8 +67,8 @@ class Full(MemoryError):
     """Python 3.10 crashes where it frees MemoryErrors themselves, which it keeps for reuse."""
 
 
-def every_line(make, work, check, often=None):
-    """check(thing, line) after work(thing) was interrupted at lines in turn; each time on a new thing.
+def every_line(make, work, check, often=None, stride=1):
+    """check(thing, line) after work(thing) was interrupted at lines (of `stride`) in turn; each time on a new thing.
 
     often: only the first so many times that a line runs
     """
@@ -78,7 +78,7 @@ def every_line(make, work, check, often=None):
     assert len(lines) > 20
     for at, line in enumerate(lines, 1):
         ran[line] += 1
-        if often and ran[line] > often:
+        if (often and ran[line] > often) or at % stride:
             continue
         if at % EVERY and line[1] not in that_put_back(line[0].co_filename):
             continue
@@ -113,16 +113,17 @@ def network(policy=mp.MIXED, seed=0):
 class Job:
     """A model with gradients, an optimizer and a scaler, right before the step."""
 
-    def __init__(self, rule=optim.Adam, **options):
-        self.model = network()
+    def __init__(self, rule=optim.Adam, device="cpu", **options):
+        self.model = network().to(device)
         self.scaler = optim.DynamicLossScaler(2.0**10)
         self.optimizer = rule(self.model.parameters(), lr=0.1, **options)
+        self.device = device
         self.backward()
         self.step()
         self.backward()
 
     def backward(self):
-        x = mp.tensor(np.array([[0, 1], [1, 3], [4, 4]]))
+        x = mp.tensor(np.array([[0, 1], [1, 3], [4, 4]])).to(self.device)
         self.scaler.scale(ops.square(self.model(x)).float().mean()).backward()
 
     def step(self):
@@ -203,6 +204,56 @@ def test_an_interrupted_load_or_cast_of_a_model_is_whole_or_nothing(case):
             assert weights(mp.FP32.cast(model)) == old  # no weight has lost its FP32 value
 
     every_line(lambda: network(policy), work, check)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: p.write(mp.tensor(randn(3).astype("float32")).array),
+        lambda p: p.copy_(randn(3)),
+        lambda p: p.__setitem__(1, 5.0),
+        lambda p: setattr(p, "array", randn(3).astype("float32")),
+    ],
+    ids=["write", "copy_", "setitem", "array"],
+)
+def test_an_interrupted_write_is_whole_or_nothing(change):
+    def make():
+        return mp.MIXED.cast(nn.Parameter(randn(3, seed=5).astype("float32")))
+
+    other = make()
+    with mp.no_grad():
+        change(other)
+    old, new = host(make().master), host(other.master)
+
+    def check(p, at):
+        np.testing.assert_array_equal(host(p.array), host(p.master).astype("float16"))
+        assert (host(p.master) == old).all() or (host(p.master) == new).all(), at
+
+    with mp.no_grad():
+        every_line(make, change, check)
+
+
+@pytest.mark.cpu
+def test_interrupted_loads_of_optimizer_and_scaler_are_whole_or_nothing():
+    saved = Job()
+    saved.step()
+    states = saved.optimizer.state_dict(), saved.scaler.state_dict()
+
+    def load(job):
+        job.optimizer.load_state_dict(states[0])
+        job.scaler.load_state_dict({**states[1], "scale": 2.0, "iteration": 7, "growth_tracker": 5, "history": []})
+
+    before = Job().optimizer.state_dict(), Job().scaler.state_dict()
+
+    def check(job, at):
+        try:
+            np.testing.assert_equal(job.optimizer.state_dict(), before[0])
+        except AssertionError:
+            np.testing.assert_equal(job.optimizer.state_dict(), states[0])
+        changed = {name for name, value in job.scaler.state_dict().items() if value != before[1][name]}
+        assert changed in (set(), {"scale", "iteration", "growth_tracker"}), at
+
+    every_line(Job, load, check, often=3)
 
 
 @pytest.mark.cpu
