@@ -48,14 +48,6 @@ def forward_is(build, shape, expected, policy):
         assert all(p.grad.dtype == policy.storage for p in m.parameters())
 
 
-def state_is(layer, state):
-    """The state_dict has these names and shapes."""
-    found = layer.state_dict()
-    assert list(found) == list(state)
-    assert {name: a.shape for name, a in found.items()} == state
-    assert all(a.dtype == ("int64" if name == "num_batches_tracked" else "float32") for name, a in found.items())
-
-
 def weight(*shape, dtype="float32"):
     return nn.Parameter(np.zeros(shape or SHAPE, dtype))
 

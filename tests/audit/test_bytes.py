@@ -1,7 +1,5 @@
 """Bytes: measured by counting, predicted without memory, and both against what is known."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from gpu.both_ways import fast_only
 from tinymp import nn, ops, optim, statistics
 from tinymp.audit.bytes import ROLES, ByteLedger, saved_nbytes, total
 from tinymp.audit.predict import predict
-from tinymp.events import Setting, here, in_pass
+from tinymp.events import Setting, in_pass
 
 pytestmark = pytest.mark.cpu  # exact numbers are those of the CPU's definitions; fast paths on a GPU keep other arrays
 
@@ -172,30 +170,6 @@ def test_predictions(name, policy, rule):
         "activations": kept,
         "optimizer": {"sgd": 0, "momentum": 4, "adam": 8}[rule] * n,
     }
-
-
-def test_refused():
-    with pytest.raises(TypeError, match="expected shapes, arrays or Tensors for `inputs`, got str"):
-        predict(nn.Linear(2, 2), "x")
-    with pytest.raises(ValueError, match="one of sgd, momentum, adam, adamw, adagrad, rmsprop, got"):
-        predict(nn.Linear(2, 2), (1, 2), optimizer="lion")
-    with pytest.raises(ValueError, match="depends on its parameters"):
-        predict(nn.Linear(2, 2).requires_grad_(False), (1, 2))
-    assert not here.observers
-
-
-def test_report():
-    make, loss, *inputs = CASES["mnist"]
-    ledger = predict(build(make, mp.MIXED), *inputs, loss=loss)
-    shown = ledger.as_dict()
-    assert shown == json.loads(json.dumps(shown)) and shown["measured"] == {} and shown["ratio"] == ledger.ratio
-    assert f"FP32 / this: {ledger.ratio:.2f}" in str(ledger).splitlines()
-    assert str(ByteLedger()) == "no training was seen" and ByteLedger().as_dict()["ratio"] is None
-    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
-    ledger.draw(axes)
-    tops = [max(bar.get_y() + bar.get_height() for bar in bars) for bars in zip(*axes.containers)]
-    assert tops == pytest.approx([total(ledger.fp32) / 2**20, total(ledger.predicted) / 2**20])
-    assert [bars.get_label() for bars in axes.containers] == list(ROLES)
 
 
 def test_a_prediction_settles_no_notes_of_the_training():

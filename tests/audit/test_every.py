@@ -47,9 +47,3 @@ def test_two_optimizers_are_heard_alike(every):
                 optimizer.zero_grad()
     assert [i for i, on in enumerate(heard) if on] == ([0, 10, 11, 20, 21] if every > 1 else list(range(30)))
     assert a.as_dict()["summary"]["iterations"] == 15
-
-
-def test_refusals():
-    for wrong in (0, 1.5):
-        with pytest.raises(ValueError, match="audit: expected every to be a positive integer"):
-            mp.audit(every=wrong)

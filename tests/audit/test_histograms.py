@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from tinymp import nn, ops, optim
+from tinymp import nn, optim
 from tinymp.audit.histograms import Exponents
 from tinymp.dtypes import FP16_MAX
 
@@ -117,15 +117,6 @@ def test_the_best_scale_and_its_margin(largest, scale):
     assert histograms.saved()["weight gradient"] == (0 if best < 2**5 else 0.5)
 
 
-def test_the_largest_is_compared_without_its_scale():
-    p, histograms = weight(n=2), Exponents()
-    with mp.audit(histograms):
-        for scale, largest in ((1.0, 1.0), (2.0**-4, 3.0), (2.0**4, 2.5)):
-            backward(p, np.array([0.5, largest]), optim.StaticLossScaler(scale))
-            p.zero_grad()
-    assert tensor(histograms, "w", "weight gradient")["largest"] == 3
-
-
 def test_counts_of_several_loss_scales_are_brought_to_the_last():
     p, histograms = weight(), Exponents()
     sgd = optim.SGD([p], lr=1.0)
@@ -155,46 +146,6 @@ def test_the_scale_belongs_to_the_backward_that_carries_it():
     assert by_exponent(tensor(histograms, "add", "activation gradient")) == {0: 6}
     assert tensor(histograms, "add", "activation gradient")["scale"] == 1
     assert tensor(histograms, "b", "weight gradient")["scale"] == 1
-
-
-def run(policy):
-    mp.manual_seed(0)
-    model = policy.cast(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.LayerNorm(8), nn.Linear(8, 3)))
-    x = policy.cast(mp.tensor(np.random.default_rng(0).standard_normal((5, 4)).astype("f4")))
-    labels = mp.tensor(np.array([0, 1, 2, 0, 1]))
-    sgd, scaler = optim.SGD(model.parameters(), lr=0.1), optim.StaticLossScaler(1024.0)
-    with mp.use(policy):
-        for _ in range(3):
-            scaler.scale(ops.cross_entropy(model(x), labels)).backward()
-            scaler.step(sgd)
-            scaler.update()
-            sgd.zero_grad()
-    return model
-
-
-def test_layers_and_roles_of_a_training():
-    with mp.audit(histograms := Exponents()):
-        run(mp.MIXED)
-    found = {}
-    for t in histograms.as_dict()["tensors"]:
-        found[t["role"], t["name"]] = sum(t["counts"]) + t["zeros"], t["iterations"], t["scale"]
-    assert len(found) == 4 + 6 + 6
-    assert found["activation gradient", "model.1 relu"] == (3 * 40, 3, 1024)
-    assert found["weight gradient", "model.3.weight"] == (3 * 24, 3, 1024)
-    assert found["weight", "model.3.weight"] == (4 * 24, 4, 1)  # at first, and after each update
-
-
-def test_two_trainings_in_one_audit_are_kept_apart():
-    with mp.audit(both := Exponents()):
-        models = [run(policy) for policy in (mp.FP32, mp.MIXED)]  # they have the same names
-    with mp.audit(mixed := Exponents()):
-        run(mp.MIXED)
-    found = [t for t in both.as_dict()["tensors"] if t["policy"] == "MIXED"]
-    assert [(t["name"], t["counts"], t["zeros"]) for t in found] == [
-        (t["name"], t["counts"], t["zeros"]) for t in mixed.as_dict()["tensors"]
-    ]
-    assert (both.best_scale(), both.margin(), both.saved()) == (mixed.best_scale(), mixed.margin(), mixed.saved())
-    assert len(models) == 2 and "model.2 layer_norm: activation gradient (FP32)" in str(both)
 
 
 def test_sparse_gradients_and_updates():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import tinymp as mp
 from tinymp import nn, ops, optim
-from tinymp.audit.ledger import COLUMNS, Rounding, Row, Rows
+from tinymp.audit.ledger import COLUMNS, Rounding, Rows
 
 TINY, SMALL, LARGE = 2.0**-26, 2.0**-20, 70000.0  # become 0, subnormal, infinite
 
@@ -139,17 +139,3 @@ def test_a_planted_bias_is_found():
     biased, fair = found
     assert biased.one_sided > 0.5 > 0.1 > fair.one_sided
     assert biased.bias < 0 and abs(biased.bias) > 10 * abs(fair.bias)
-
-
-def test_a_table_fits_a_terminal():
-    """First the columns go that say least; then names are cut from the left, where they begin alike."""
-    rows = Rows(
-        Row(f"model.encoder.layers.{i}.self_attention.projection", "linear", "backward", "DOT", "train.py:17")
-        for i in range(3)
-    )
-    assert rows.fitted(None) == rows.fitted(1000) == str(rows)
-    for width in (70, 120):
-        lines = rows.fitted(width).splitlines()
-        assert max(map(len, lines)) <= width and len(lines) == 5 and "zero" in lines[0]
-    assert "caller" in rows.fitted(120) and "caller" not in rows.fitted(80)
-    assert "…" in rows.fitted(70) and "self_attention.projection" in rows.fitted(80)

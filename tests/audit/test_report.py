@@ -1,8 +1,6 @@
 """The HTML report: what it says, that it is well-formed, and what a browser makes of it."""
 
-import base64
 import functools
-import hashlib
 import html.parser
 import json
 import re
@@ -70,22 +68,6 @@ class Page(html.parser.HTMLParser):
     def title(self):
         """The page's; drawings have titles, too."""
         return self.all("title")[0][1]
-
-    def column(self, key):
-        """The ledger's column: what its cells sort by."""
-        at = [a["data-key"] for a, _ in self.all("th") if "data-key" in a].index(key)
-        rows, cells = [], None
-        for tag, attributes, text in self.elements:
-            if tag == "tbody" and "data-ran" in attributes:
-                cells = []
-                rows.append(cells)
-            elif tag == "tr" and attributes.get("class") == "detail":
-                cells = None
-            elif tag == "code" and cells is not None and len(cells) == 1:
-                cells[0] = "".join(text)
-            elif tag in ("th", "td") and cells is not None:
-                cells.append(attributes.get("data-v", "".join(text)))
-        return [row[at] for row in rows]
 
 
 @functools.cache
@@ -174,19 +156,9 @@ def test_write_and_its_error_without_jinja(tmp_path, monkeypatch):
         report.write(tmp_path / "audit.html", {})
 
 
-def acted(source, script):
-    """The page with a further script, which its policy then lets run."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    allowed = source.replace("script-src ", f"script-src 'sha256-{digest}' ", 1)
-    return allowed.replace("</body>", f"<script>{script}</script></body>")
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    """browser(page, hash="", script="") -> (DOM after loading, what the console said).
-
-    script: more JavaScript at the page's end, which acts as the reader. What was said of the same pages is kept.
-    """
+    """browser(page) -> (DOM after loading, what the console said), kept from the last time."""
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:
         pytest.skip("no Chromium: apt-get install chromium")
@@ -195,17 +167,17 @@ def browser(tmp_path_factory):
     common += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=3000"]
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
 
-    def run(source, hash="", script=""):
-        path, source = folder / "page.html", acted(source, script) if script else source
+    def run(source):
+        path = folder / "page.html"
 
         def look(made):
             path.write_text(source, "utf-8")
-            command = [program, *common, "--dump-dom", f"{path.as_uri()}{hash}"]
+            command = [program, *common, "--dump-dom", path.as_uri()]
             done = subprocess.run(command, capture_output=True, timeout=120, check=True)
             console = [line for line in done.stderr.decode().splitlines() if "CONSOLE" in line]
             made.write_text(json.dumps([done.stdout.decode(), console]), "utf-8")
 
-        return json.loads(kept("browser.json", [version, source, hash], look).read_text("utf-8"))
+        return json.loads(kept("browser.json", [version, source], look).read_text("utf-8"))
 
     return run
 
@@ -215,17 +187,6 @@ def test_it_loads_without_a_word_on_the_console(browser):
         dom, console = browser(source)
         assert not console
         Page(dom)
-
-
-def test_a_click_sorts_and_the_next_one_turns_it_round(browser):
-    click = "document.querySelector('th[data-key=subnormal] button').click();"
-    for clicks, state in ((1, "descending"), (2, "ascending")):
-        dom, console = browser(whole(), script=click * clicks + "document.title = location.hash")
-        made = Page(dom)
-        values = [int(v) for v in made.column("subnormal")]
-        assert values == sorted(values, reverse=state == "descending") and not console
-        assert [a["data-key"] for a, _ in made.all("th", **{"aria-sort": state})] == ["subnormal"]
-        assert made.title == f"#sort=subnormal&dir={state.removesuffix('ending')}"
 
 
 def test_the_policy_of_the_page_lets_its_own_script_run_and_no_other(browser):

@@ -1,7 +1,6 @@
 """Shadow runs: known roundings are found with exactly their ulps, and the run stays as it is, bit for bit."""
 
 import gc
-import json
 
 import numpy as np
 import pytest
@@ -56,17 +55,6 @@ def test_the_ulps_are_those_of_the_definition():
     assert found.max == expected.max() == 0.5
     assert found.zeros == 0
     assert found.total == pytest.approx(expected.sum(), rel=1e-6)
-
-
-def test_the_layout_does_not_matter():
-    x = np.random.default_rng(0).standard_normal((300, 500)).astype("f4")
-    z = (x * 1.25).astype(FP16)
-    rows = np.broadcast_to(x[:1], (7, 500)), np.broadcast_to(z[:1], (7, 500))
-    for exact, y in ((x[::2, ::-3], z[::2, ::-3]), rows, (x, np.asfortranarray(z))):
-        expected = ulps_in_fp64(y, exact)
-        for found in difference(y, exact, np.ascontiguousarray(exact)):
-            assert (found.elements, found.max) == (exact.size, pytest.approx(expected.max(), rel=1e-6))
-            assert found.total == pytest.approx(expected.sum(), rel=1e-6)
 
 
 def test_zeros_are_counted_apart():
@@ -157,14 +145,9 @@ def test_the_first_infinity_is_named():
 
 ONCE = {  # ops that round each result once
     "batch_norm": (lambda x: ops.batch_norm(x, None, None, training=True), (4, 3, 5, 5)),
-    "max_pool2d": (lambda x: ops.max_pool2d(x, 2, return_indices=True)[0], (2, 3, 6, 6)),
     "conv2d": (lambda x, w: ops.conv2d(x, w, stride=2, padding=1), (2, 3, 7, 7), (4, 3, 3, 3)),
-    "conv_transpose2d": (lambda x, w: ops.conv_transpose2d(x, w, stride=2), (2, 3, 4, 4), (3, 4, 3, 3)),
-    "embedding": (lambda w: ops.embedding(mp.tensor([[0, 2], [2, 1]]), w), (3, 4)),
     "dropout": (lambda x: ops.dropout(x, 0.4), (50, 60)),
     "cumsum": (lambda x: ops.cumsum(x, 1), (4, 6)),
-    "expand": (lambda x: x.expand(7, 4, 6), (4, 6)),
-    "pow": (lambda x: x**2.0, (4, 6)),
     "cross_entropy": (lambda x: ops.cross_entropy(x, mp.tensor([0, 3, 1, 1])), (4, 6)),
     "lstm": (lambda x: mp.MIXED.cast(nn.LSTM(4, 6, num_layers=2, proj_size=3))(x)[0], (5, 3, 4)),
 }
@@ -219,16 +202,3 @@ def test_shadows_die_with_their_tensors():
         del x, loss
         gc.collect()
     assert not found._kept._arrays
-
-
-def test_it_reports():
-    trained(mp.MIXED, shadow := Shadow())
-    report = shadow.as_dict()
-    assert json.loads(json.dumps(report, allow_nan=False)) == report and len(report) == len(shadow.rows)
-    conv = next(row for row in report if row["op"] == "conv2d" and row["phase"] == "forward")
-    assert (conv["module"], conv["calls"], conv["where"].split(":")[0]) == ("model.0", 5, "ops/conv.py")
-    means = [row.inherited.mean for row in shadow.rows]
-    assert [row.inherited.mean for row in shadow.worst(3)] == sorted(means, reverse=True)[:3]
-    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
-    shadow.draw(axes)
-    assert max(bar.get_width() for bar in axes.patches) == max(means)

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import cpu, machine, steps, worker
-from benchmarks.report import Report
+from benchmarks import cpu, machine, steps
 
 
 @pytest.mark.cpu
@@ -19,53 +18,10 @@ def test_quick(tmp_path, monkeypatch, capsys):
     assert "mixed / FP32" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("runs", [True, False])
-def test_bf16_is_a_peer_where_it_runs(monkeypatch, capsys, runs):
-    """The LSTM of PyTorch does not run in BF16 on every CPU."""
-
-    def time(self, name, task, seconds):
-        if name == "PyTorch BF16" and not runs:
-            raise RuntimeError("no primitive")
-        return {"mixed": 0.03, "PyTorch BF16": 0.02}.get(name, 0.01)
-
-    monkeypatch.setattr(cpu.steps, "peer", lambda: "2.0")
-    monkeypatch.setattr(worker.Workers, "__init__", lambda self, names: setattr(self, "_workers", {}))
-    monkeypatch.setattr(worker.Workers, "time", time)
-    report = Report()
-    cpu.training(report, 2, "LSTM", "lstm", "<= 9")
-    found = {row["work"]: row["value"] for row in report.rows if "BF16" in row["work"]}
-    expected = {"LSTM, PyTorch BF16": 20.0, "LSTM, mixed / PyTorch BF16": pytest.approx(1.5)} if runs else {}
-    assert found == expected and ("does not run here: no primitive" in capsys.readouterr().out) != runs
-
-
-@pytest.mark.peer
-@pytest.mark.cpu
-def test_peers_compute_in_the_format_that_they_are_named_after():
-    torch = pytest.importorskip("torch")
-    from benchmarks import peers
-
-    for kind, dtype in steps.AUTOCAST.items():
-        with peers.autocast(dtype):
-            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == getattr(torch, dtype or "float32"), kind
-
-
 @pytest.mark.cpu
 def test_networks_have_steps():
     assert sorted(network for _, network, _ in cpu.NETWORKS) == sorted(steps.NETWORKS)
     steps.make("resnet", "mixed")()  # a step runs
-
-
-@pytest.mark.parametrize(("foreign", "said"), [(None, "unknown"), (0.2, "NOT TO BE TRUSTED"), (0.01, "quiet")])
-def test_verdict(monkeypatch, foreign, said):
-    monkeypatch.setattr(machine.Machine, "state", lambda self: {"foreign_load": foreign})
-    assert said in machine.Machine().verdict()
-
-
-def test_state():
-    state = machine.Machine().state()
-    assert {"CPU", "BLAS", "cores", "PyTorch", "foreign_load"} <= state.keys()
-    assert state["foreign_load"] is None  # in so short a time nothing can be told
-    assert "unknown" in machine.Machine().verdict()
 
 
 def test_foreign_load(monkeypatch):

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from benchmarks import gpu, models, peers
+from benchmarks import gpu, peers
 from benchmarks.machine import device
-from benchmarks.report import UNFINISHED, Report
-from examples import cnn
-from tinymp import nn, ops
+from benchmarks.report import Report
+from tinymp import ops
 
 
 @pytest.fixture
@@ -81,20 +80,6 @@ def test_steps_that_go_another_way_are_found(monkeypatch):
     )
 
 
-def test_without_pytorch(monkeypatch):
-    monkeypatch.setattr(peers, "torch", None)
-    assert "not installed" in gpu.environment()["PyTorch"]
-
-
-def test_a_report_is_saved_after_each_row_and_around_each_case(capsys):
-    seen = []
-    report = Report(lambda r: seen.append((len(r.rows), [c.get("error") for c in r.cases.get("group", [])])))
-    report.add("work", 1.0, "x")
-    report.case("group", "case", lambda: {"FP16": 1.0})
-    report.case("group", "case", lambda: 1 / 0)  # it is known
-    assert seen == [(1, []), (1, [UNFINISHED]), (1, [None])]
-
-
 def test_what_fails_becomes_a_row_and_the_rest_is_measured(capsys):
     report = Report()
     for i in range(3):
@@ -105,18 +90,3 @@ def test_what_fails_becomes_a_row_and_the_rest_is_measured(capsys):
     assert report.failed
     json.dumps(report.rows, allow_nan=False)
     assert "NOT reached" in capsys.readouterr().out
-
-
-def test_networks():
-    ours, example = models.cnn(nn), cnn.network(1, 28, 28, 10)
-    assert [v.shape for v in ours.state_dict().values()] == [v.shape for v in example.state_dict().values()]
-    images = mp.tensor(np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype("float32"))
-    resnet = models.resnet(nn)
-    y = resnet(images)
-    assert y.shape == (2, 10)
-    assert sum(p.ndim > 1 and p.shape[-1] != 1 for p in resnet.parameters()) == 20  # 1x1 shortcuts are not counted
-    if peers.torch:
-        theirs = models.resnet(peers.torch.nn)
-        theirs.load_state_dict({name: peers.torch.tensor(v) for name, v in resnet.state_dict().items()})
-        theirs.train()
-        np.testing.assert_allclose(y.numpy(), theirs(peers.torch.tensor(images.numpy())).detach(), atol=1e-4)

@@ -244,10 +244,6 @@ class MemoryPointer:
     def __add__(self, offset):
         return MemoryPointer(self.mem, self._offset + offset)
 
-    def memset_async(self, value, size, stream=None):
-        to = self._bytes(size)
-        perform(lambda: to.fill(value), [self.mem])
-
     def copy_from_host_async(self, address, size, stream=None):
         refuse_in_capture("H2D")
         upload(self._bytes(size), address, size, [self.mem])

@@ -23,12 +23,6 @@ extern "C" __global__ void copy_without_wait(const float* x, float* y) {
     copy_in_groups<1, 1>(x, y, tile);
 }
 
-extern "C" __global__ void reverse_without_barrier(const T* x, T* y, int n) {
-    __shared__ T tile[64];
-    tile[threadIdx.x] = x[threadIdx.x];
-    y[threadIdx.x] = tile[n - 1 - threadIdx.x];
-}
-
 // Every thread writes the same value: no order of threads shows that it is read too early.
 extern "C" __global__ void hidden_race(float* y) {
     __shared__ float value;

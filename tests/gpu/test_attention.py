@@ -9,7 +9,6 @@ from gpu.both_ways import fast_only, launches, on_device
 from oracle import randn
 from tinymp import ops
 from tinymp.backend import to_cpu
-from tinymp.gpu.attention import KERNELS
 from tinymp.ops.more.attention import Attention
 
 pytestmark = pytest.mark.usefixtures("gpu")
@@ -144,15 +143,3 @@ def test_when_kernels_run(monkeypatch):
     assert not kernels_of(lambda: m(x, x, x))
     monkeypatch.setattr(mp.backend.gpu, "compute_capability", lambda: 75)
     assert not kernels_of(lambda: attention(k, k, k))
-
-
-def test_shared_memory_that_a_kernel_declares_counts(monkeypatch):
-    """Beyond 48 KB of both kinds together, a kernel has to ask."""
-    if launches() is None:
-        pytest.skip("a GPU knows by itself")
-    from cuda_on_cpu.stand_in import Function
-
-    x = leaf(1, 4, 128)
-    monkeypatch.setattr(Function, "shared_size_bytes", 24 * 1024)
-    monkeypatch.setattr(KERNELS, "_plans", {})
-    assert kernels_of(lambda: attention(x, x, x)) == {"attention_128"}  # 37 KB more

@@ -27,13 +27,11 @@ UNARY |= {
     "leaky_relu": lambda x: ops.leaky_relu(x, 0.3),
     "clamp": lambda x: ops.clamp(x, -1.5, 2),
     "x + 3": lambda x: x + 3,
-    "x - 0.1 of it": lambda x: ops.sub(x, 2.0, alpha=0.1),
     "0.1 x": lambda x: 0.1 * x,
     "3 / x": lambda x: 3 / x,
     "x^2.5": lambda x: x**2.5,
     "1.5^x": lambda x: ops.pow(1.5, x),
     "x > 0.1": lambda x: x > 0.1,
-    "to float32": lambda x: x.float(),
     "masked_fill": lambda x: ops.masked_fill(x, x > 1, -7.0),
     "dropout": lambda x: ops.dropout(x, 0.3),
 }
@@ -42,7 +40,6 @@ BINARY |= {
     "add, alpha": lambda x, y: ops.add(x, y, alpha=0.3),
     "where": lambda x, y: ops.where(x > 0, x, y),
     "clamp, two": lambda x, y: ops.clamp(x, y, x),
-    "used twice": lambda x, y: x * y + x,
     "bce with logits": lambda x, y: ops.binary_cross_entropy_with_logits(x, y, reduction="none", pos_weight=y.detach()),
     "mse_loss, weight": lambda x, y: ops.mse_loss(x, y, reduction="none", weight=y.detach()),
     "l1_loss": lambda x, y: ops.l1_loss(x, y, reduction="none"),
@@ -50,7 +47,7 @@ BINARY |= {
     "smooth_l1_loss": lambda x, y: ops.smooth_l1_loss(x, y, reduction="none", beta=0.3),
 }
 NOT_TRACED = {"1.5^x", "pow"}  # the gradient of an exponent asks for an array of a number
-AS_IT_IS = {"add", "x + 3", "x - 0.1 of it"}  # backward returns what it is given
+AS_IT_IS = {"add", "x + 3"}  # backward returns what it is given
 
 
 DY = np.random.default_rng(5).standard_normal(4099)
@@ -129,12 +126,6 @@ def test_broadcast(shapes):
     x, y = (np.asarray(rng.standard_normal(shape), np.float16) for shape in shapes)
     check(ops.mul, x, y)
     check(ops.add, y, x)
-
-
-def test_integers_wrap_around():
-    x = np.array([2**63 - 1, -(2**63), 5], np.int64)
-    check(ops.add, x, x)
-    check(ops.mul, x, x)
 
 
 def views(x):

@@ -41,11 +41,3 @@ def test_readme_says_how_large_the_parts_are():
     assert {part for row in said for part in re.findall(r"`([\w/]+)`", row)} >= {
         name for name in SUBPACKAGES if not name.endswith("/more") and name != "course"
     }
-
-
-def test_both_sides_of_a_conflict_count(tmp_path, monkeypatch):
-    monkeypatch.setattr(sizes, "FILE", tmp_path / "sizes.json")
-    lines = ["{", ' "a": 1,', "<<<<<<< HEAD", ' "b": 3,', "=======", ' "b": 2,', ">>>>>>> main", ' "c": 5', "}"]
-    sizes.FILE.write_text("\n".join(lines))
-    assert sizes.noted() == {"a": 1, "b": 2, "c": 5}
-    assert sizes.rises({"a": 1, "b": 3, "c": 4, "new": 9}, sizes.noted()) == ["b: 2 -> 3"]

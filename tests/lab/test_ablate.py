@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 
 import numpy as np
 import pytest
@@ -37,11 +36,9 @@ def planted(base, flipped, higher=True, stopped=None):
         ([0.90, 0.91, 0.92], [0.89, 0.89, 0.89], True, UNDECIDED, "0.5 spreads worse"),
         ([0.90, 0.91, 0.92], [0.86, 0.87, 0.88], True, NEEDED, "1.5 spreads worse"),
         ([0.90, 0.91, 0.92], [0.86, 0.87, 0.88], False, HARMLESS, "no worse"),
-        ([0.9, 0.9, 0.9], [0.9, 0.9, 0.8], True, NEEDED, "inf spreads worse"),
         ([0.90, 0.91, 0.92], [0.9, math.nan, 0.9], True, NEEDED, "1 of 3 runs diverged: the score is no number"),
         ([0.90, math.nan, 0.92], [0.9, 0.9, 0.9], True, UNDECIDED, "the baseline itself diverged"),
         ([0.9, 0.8], [0.9, 0.7], True, UNDECIDED, "2 seeds show no spread"),
-        ([0.9], [math.inf], False, NEEDED, "1 of 1 runs diverged"),
     ],
 )
 def test_verdicts_follow_the_rule(base, flipped, higher, verdict, why):
@@ -89,13 +86,6 @@ def test_each_decision_flips_what_it_says():
     assert len(DECISIONS) == len({d.policy.name for d in DECISIONS}) and all(d.flipped and d.source for d in DECISIONS)
 
 
-def test_decisions_are_chosen_by_name():
-    assert decisions() == list(DECISIONS)
-    assert [d.name for d in decisions(["softmax", "master"])] == ["master", "softmax"]
-    with pytest.raises(ValueError, match="no decision is called 'mastr'; did you mean master"):
-        decisions(["mastr"])
-
-
 SCRIPT = '''
 import numpy as np
 import tinymp as mp
@@ -140,13 +130,3 @@ def test_the_master_is_needed_where_updates_are_lost(script, tmp_path, capsys):
     assert [len(curve) for curve in found["baseline"]["curves"]] == [100] * 3
     assert found["seeds"] == 3
     assert (out / "ablation.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-
-
-def test_an_example(small, tmp_path, capsys):
-    arguments = ["ablate", "lstm", "--steps", "2", "--seeds", "1", "--only", "master"]
-    assert main([*arguments, "--out", str(tmp_path)]) == 0
-    found = json.loads((tmp_path / "ablation.json").read_text())
-    assert found["measure"] == "perplexity" and found["higher_is_better"] is False
-    assert [len(d["curves"][0]) for d in (found["baseline"], *found["decisions"])] == [2, 2]
-    assert found["decisions"][0]["verdict"] == UNDECIDED
-    assert re.search(r"^1 of 1, \d+ s: master: no FP32 master", capsys.readouterr().out, re.M)

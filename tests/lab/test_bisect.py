@@ -100,23 +100,6 @@ def test_one_module_is_found(n, culprit, seeds, script, forks, tmp_path, capsys)
     assert len(list((tmp_path / "runs" / "bisect" / "logs").iterdir())) == len(found["runs"])
 
 
-def test_a_module_and_a_file(script, tmp_path):
-    (tmp_path / "own_module.py").write_text(
-        "import json, sys\nimport tinymp as mp\nmp.manual_seed(3)\n"
-        "x = mp.MIXED.cast(mp.nn.Linear(2, 2))(mp.MIXED.cast(mp.ones(1, 2)))\n"
-        "json.dump({'run': [{'a': int(x.dtype == 'float16')}]}, open('out.json', 'w'))\n"
-        "print('printed', sys.argv)\n"
-    )
-    given = ["--seeds", "1", "--tolerance", "0.25"]
-    assert main(["bisect", "--measure", "out.json:run.0.a", *given, "-m", "own_module", "--more"]) == 0
-    found = results(tmp_path)
-    assert [one["values"] for one in found["tries"]][:2] == [[0], [1]]
-    assert found["matches"] == {"from": -0.25, "to": 0.25}
-    assert found["found"] is None and "Keeping every module in FP32 does not make it match" in found["verdict"]
-    log = tmp_path / "runs" / "bisect" / "logs" / found["runs"][0]["log"]
-    assert "'--more']" in log.read_text()
-
-
 TRAINING = """
 import sys
 import numpy as np
