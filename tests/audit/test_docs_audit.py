@@ -43,6 +43,11 @@ def printed_by(run, *arguments):
     return out.getvalue()
 
 
+def errors(printed):
+    """{policy: share of the variance left unexplained, in percent}."""
+    return {name: float(share) for name, share in re.findall(r"^(\w+): ([\d.]+)% of the variance", printed, re.M)}
+
+
 def train(model, x, loss, scaler, steps=4, optimizer=optim.Adam):
     model, optimizer = mp.MIXED.cast(model), optimizer(model.parameters())
     for _ in range(steps):
@@ -80,6 +85,11 @@ def runs(tmp_path_factory):
         printed["diff"] = printed_by(main, ["diff", f"{traced}:FP32", f"{traced}:MIXED", "--out", str(traced / "diff")])
         printed["instruments"] = "\n".join(map(str, (a.histograms, a.updates, a.bytes, a.shadow, a.formats)))
     return printed, written
+
+
+def test_the_case_trains_badly_and_is_mended(runs):
+    bad, good = errors(runs[0]["bad"]), errors(runs[0]["good"])
+    assert bad["MIXED"] > good["MIXED"] + 8  # percent of the variance
 
 
 def test_the_audit_names_both_causes_and_nothing_else(runs):
