@@ -102,3 +102,16 @@ def test_the_cnn():
     assert products.tensor_core_share == pytest.approx(share)
     assert str(products).startswith(f"{share:.1%} of the operations") and json.dumps(products.as_dict())
     assert {p.module for p in products.rows if not p.eligible} == {"model.0", "model.11"}
+
+
+def test_picture():
+    """A bar for each product, the largest on top; those misaligned have another colour and say what is."""
+    from matplotlib.figure import Figure
+
+    products = listen(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 10)), ones(8, 8), backward=False)
+    axes = Figure().add_subplot()
+    products.draw(axes)
+    first, second = axes.containers[0]
+    assert (first.get_width(), second.get_width()) == pytest.approx((800 / 18, 1000 / 18))
+    assert first.get_facecolor() != second.get_facecolor()
+    assert [text.get_text() for text in axes.texts] == ["", "outputs: 10"]
