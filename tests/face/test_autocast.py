@@ -89,6 +89,77 @@ def test_where_dtypes_meet_the_result_is_that_of_pytorch(call, prepared):
     assert np.allclose(found.numpy(), expected.numpy(), rtol=1e-3)
 
 
+PROGRAM = """
+nn, F = torch.nn, torch.nn.functional
+
+class Norm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm, self.last = nn.Embedding(5, 8), Norm(), nn.LayerNorm(8)
+        self.q, self.k, self.v, self.out = [nn.Linear(8, 8) for _ in range(4)]
+        self.scale = nn.Parameter(torch.tensor(2.65))
+        self.register_buffer("freq", 1.0 / 10000 ** (torch.arange(0, 8, 2).float() / 8), persistent=False)
+
+    def rotated(self, x):
+        angle = torch.outer(torch.arange(x.shape[1]).type_as(self.freq) * 1000, self.freq)
+        even, odd = x[..., ::2], x[..., 1::2]
+        return torch.cat([even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos()], dim=-1)
+
+    def forward(self, x):
+        h = self.table(x) * 400
+        n = self.norm(h)
+        mask = torch.zeros(6, 6).masked_fill(torch.triu(torch.ones(6, 6), diagonal=1) == 1, float("-inf"))
+        scores = self.rotated(self.q(n)) @ self.rotated(self.k(n)).transpose(-2, -1) + mask
+        h = h + F.softmax(scores, dim=-1) @ self.v(n)
+        with torch.autocast(device, enabled=False):
+            h = self.out(self.last(h.float()))
+        return F.normalize(h, dim=-1) * self.scale.exp() + torch.exp(0.1 * h)
+
+torch.manual_seed(0)
+net = Net()
+for i, (name, p) in enumerate(net.named_parameters()):
+    if p.ndim > 1:
+        p.data = torch.tensor(draw(i, p.shape)) * 0.3
+    elif "bias" in name:
+        p.data = torch.zeros(8)
+net = getattr(torch.amp, "prepare", lambda net: net)(net) if on else net
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+scaler, losses = torch.amp.GradScaler(device, init_scale=256.0, enabled=on), []
+x = torch.tensor([[0, 1, 2, 3, 4, 0], [4, 4, 3, 2, 0, 1]])
+for _ in range(10):
+    optimizer.zero_grad()
+    with torch.autocast(device, dtype=torch.float16, enabled=on):
+        y = net(x)
+    loss = ((y - F.one_hot(x, 8).float()) ** 2).mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    losses.append(loss.item())
+"""
+
+
+def test_a_program_with_its_own_norm_buffers_masks_and_an_fp32_region_trains_as_in_pytorch():
+    theirs = pytest.importorskip("torch")
+    draw = lambda i, shape: np.random.default_rng(i).standard_normal(tuple(shape)).astype("float32")  # noqa: E731
+    ran = []
+    for module, device, on in ((torch, "cuda", True), (theirs, "cpu", False)):
+        ran.append({"torch": module, "device": device, "on": on, "draw": draw})
+        exec(PROGRAM, ran[-1])
+    found, expected = (np.array(program["losses"]) for program in ran)
+    assert expected[-1] < 0.6 * expected[0] and np.allclose(found, expected, rtol=2e-4)
+    assert ran[0]["scaler"].get_scale() == 256 and ran[0]["net"].freq.dtype == mp.float32
+    gradients = {p.grad.dtype for p in ran[0]["net"].parameters()}
+    assert gradients == {mp.float16, mp.float32}  # FP32: of the layer norm
+
+
 def test_rms_by_hand_is_what_pytorch_measures(prepared):
     dtype, values = MEASURED["rms by hand"]
     x = torch.full((1, 64), 800.0).half().requires_grad_()
@@ -124,6 +195,17 @@ def test_prepare_leaves_buffers_and_autocast_reads_the_masters_of_weights_outsid
         net.second.weight.fill_(1.0)
     with pytest.raises(RuntimeError, match="changed in place"):
         y.sum().backward()
+
+
+def test_outside_of_autocast_a_prepared_model_stores_fp16_as_its_policy_does_and_meets_fp32():
+    net, x = torch.amp.prepare(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))), torch.ones(1, 4)
+    seen = []
+    net[0].register_forward_hook(lambda m, args, y: seen.append(y.dtype))
+    net[1].register_forward_pre_hook(lambda m, args: args[0] + torch.arange(4).float() / 3)
+    y = net(x)
+    assert seen == [mp.float16] and y.dtype == mp.float32
+    with torch.autocast("cuda"):
+        assert np.allclose(net(x).detach().numpy(), y.detach().numpy(), rtol=2e-3, atol=1e-3)
 
 
 def test_a_result_of_autocast_meets_fp32_behind_it_and_in_place_keeps_its_dtype(prepared):

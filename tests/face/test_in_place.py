@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+import tinymp as mp
 import tinymp.torch as face
 
 torch = pytest.importorskip("torch")
@@ -86,3 +87,58 @@ def test_it_ends_as_in_pytorch(program):
 def test_it_is_refused_with_a_way_out(program):
     with pytest.raises((RuntimeError, ValueError), match=r"clone\(\)|no_grad|expected a result like the tensor"):
         ended(face, program)
+
+
+STEPS = [
+    "k = h", "v = h[0]", "h += 1", "h *= u", "v += 2", "v *= 3", "h[0] += 1", "h[1] = u[0]", "F.relu(h, inplace=True)",
+    "nn.LeakyReLU(0.1, True)(h)", "h.clamp_(-1.0, 1.0)", "h = h * 1", "x += h", "x = x + 1", "h -= x", "v = x[1]",
+    "h.unsqueeze_(0); h.squeeze_(0)", "s = h * h", "h = h.view(2, 3)", "h = h.t().t()", "x.diagonal().add_(1)",
+]  # fmt: skip
+
+
+def test_random_programs_end_as_in_pytorch_or_are_refused():
+    """A hundred and twenty, of three to seven steps. A refusal is no result; nothing else may differ."""
+    rng, agreed, refused = np.random.default_rng(1), 0, 0
+    for _ in range(120):
+        steps = [STEPS[i] for i in rng.integers(len(STEPS), size=rng.integers(3, 8))]
+        program = "\n".join(["k = v = h.clone()", *steps, "r = torch.cat([h, k, x, v.reshape(-1)[:3][None]])"])
+        try:
+            own = ended(face, program)
+        except (RuntimeError, ValueError):
+            refused += 1
+            continue
+        try:
+            theirs = ended(torch, program)
+        except RuntimeError:  # what an op saved has changed: here it has not, as the tensor became another's result
+            continue
+        for a, b in zip(theirs, own):
+            np.testing.assert_allclose(b, a, rtol=2e-5, atol=2e-6, err_msg=program)
+        agreed += 1
+    assert agreed > 40 and refused < 70, (agreed, refused)
+
+
+def test_a_result_in_fp32_is_rounded_into_an_fp16_tensor():
+    """As PyTorch's `+=` under autocast: the tensor keeps its dtype."""
+    w = face.tensor([1.0, 2.0]).half().requires_grad_()
+    h = w * 2
+    from tinymp.ops.more.in_place import change
+
+    assert change(h, "test", lambda h: h.float() * (1 + 2.0**-12)) is h and h.dtype == "float16"
+    h.sum().backward()
+    np.testing.assert_array_equal(w.grad.numpy(), np.float16([2, 2]))
+
+
+def test_without_the_face_nothing_changes_in_place():
+    """tinymp's own: `x += y` is x = x + y, and `inplace` is not there."""
+    import with_face
+
+    with_face.take()
+    try:
+        x = mp.tensor([1.0, -2.0])
+        k = x
+        x += 1
+        assert k.tolist() == [1.0, -2.0]
+        with pytest.raises(TypeError, match="unexpected keyword argument"):
+            mp.ops.relu(x, inplace=True)
+    finally:
+        with_face.put()

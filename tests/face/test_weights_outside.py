@@ -30,6 +30,17 @@ def trained(torch, net, step=0.02):
 
 # What each does, and where it is written so; `found` holds the results. `update()` is the model after an update
 PROGRAMS = """
+exponential average as a dict of clones (EMA of many repositories)
+    shadow = {name: p.data.clone() for name, p in net.named_parameters()}
+    for _ in range(50):
+        for name, p in update().named_parameters():
+            shadow[name] = (1.0 - 0.999) * p.data + 0.999 * shadow[name]
+    found = shadow.values()
+shadow.sub_((1 - d) * (shadow - p)) (Stable Diffusion's LitEma, torch_ema)
+    found = [p.clone().detach() for p in net.parameters()]
+    for _ in range(50):
+        for s, p in zip(found, update().parameters()):
+            with torch.no_grad(): s.sub_(0.0001 * (s - p))
 the averaged model as a deep copy (timm's ModelEmaV2, MoCo's momentum encoder)
     for _ in range(50):
         for a, p in zip(average.parameters(), update().parameters()):
@@ -48,9 +59,19 @@ lerp_ towards the weights (BYOL, StyleGAN's generator average)
         for a, p in zip(average.parameters(), update().parameters()):
             with torch.no_grad(): a.lerp_(p, 0.001)
     found = average.parameters()
+p_ema.copy_(p.lerp(p_ema, beta)) (StyleGAN2)
+    for _ in range(20):
+        for a, p in zip(average.parameters(), update().parameters()):
+            with torch.no_grad(): a.copy_(p.lerp(a, 0.999))
+    found = average.parameters()
 torch.optim.swa_utils
     average = torch.optim.swa_utils.AveragedModel(net)
     for _ in range(10): average.update_parameters(update())
+    found = average.parameters()
+Polyak updates of a target network (DDPG, SAC)
+    for _ in range(20):
+        for a, p in zip(average.parameters(), update().parameters()):
+            a.data.copy_(a.data * (1.0 - 0.005) + p.data * 0.005)
     found = average.parameters()
 Wasserstein GAN: weights are clamped
     for p in net.parameters(): p.data.clamp_(-0.0501, 0.0501)
@@ -93,6 +114,10 @@ the best weights kept and given back
     assert any((kept[k] != best[k]).any() for k in best)
     net.load_state_dict(best)
     net.load_state_dict(first)
+    found = net.parameters()
+the line between two sets of weights (loss landscapes, model soups)
+    a, b = average.state_dict(), update(0.02).state_dict()
+    net.load_state_dict({k: 0.3 * a[k] + (1 - 0.3) * b[k] for k in a})
     found = net.parameters()
 an optimizer of one's own on p.grad
     buffers = [torch.zeros_like(p) for p in net.parameters()]
