@@ -26,7 +26,7 @@ SAYS = {
     "tensor": "what users hold",
     "arguments": "checks",
     "dtypes": "what each can hold",
-    "grad_mode": "no_grad",
+    "gradients": "sums of gradients",
     "fast_path": "finds faster ways",
     "fast": "faster ways on a CPU",
     "gpu": "kernels, captured steps",

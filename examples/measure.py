@@ -20,10 +20,10 @@ import numpy as np
 import tinymp as mp
 from tinymp import nn, optim
 from tinymp.audit.exponents import FINITE, LOWEST, ZEROS, exponents
-from tinymp.autograd import values_of
 from tinymp.backend.extras import hint
 from tinymp.checkpoint import writing
 from tinymp.events import here
+from tinymp.gradients import values_of
 from tinymp.lab import shipped
 
 ROLES = ("weights", "masters", "gradients", "activations", "optimizer")

@@ -22,11 +22,11 @@ from typing import Any as _Any
 from . import arguments as _arguments
 from . import backend, data, nn, ops, optim
 from .arguments import name_all as _name_all
+from .autograd import enable_grad, is_grad_enabled, no_grad
 from .backend import __version__, default_device, device, get_rng_state, manual_seed, set_rng_state, synchronize
 from .backend.extras import hint as _hint
 from .dtypes import bfloat16, float16, float32, float64
 from .events import Observer, observe
-from .grad_mode import enable_grad, is_grad_enabled, no_grad
 from .ops.create import empty, full, full_like, ones, zeros
 from .ops.random import randn
 from .precision import BF16, FP32, KINDS, MIXED, NO_MASTER, STOCHASTIC_ROUNDING, TF32, Policy, current_policy, use

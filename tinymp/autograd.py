@@ -24,23 +24,47 @@ import inspect
 import re
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from . import backend
 from .dtypes import FLOATING, HALVES, float32
-from .events import NAMES, here, in_pass, running, tell, type_name, under
+from .events import NAMES, Setting, here, in_pass, running, tell, type_name, under
 from .events import backward as backward_run
 from .fast_path import find
-from .grad_mode import is_grad_enabled
-from .precision import DOT, LOSS, Kind, Policy, plain, policy_in_use, store, widen
+from .gradients import Target, added, gathered, joined
+from .precision import DOT, LOSS, Kind, Policy, plain, policy_in_use
 
 Array = Any
 
 _sequence = count()
+
+
+# ------------------------------------------------------------------------------------------------- whether ops record
+
+
+_grad_enabled: ContextVar[bool] = ContextVar("grad_enabled", default=True)
+
+
+def no_grad() -> Setting:
+    """Within the block, no op records a graph: nothing is saved, results do not require gradients."""
+    return Setting(_grad_enabled, False)
+
+
+def enable_grad() -> Setting:
+    """Within the block, ops record the graph again (the inverse of `no_grad`)."""
+    return Setting(_grad_enabled, True)
+
+
+def is_grad_enabled() -> bool:
+    """True if ops record a graph here."""
+    return _grad_enabled.get()
+
+
+# ----------------------------------------------------------------------------------------------------------- the graph
 
 
 class Variable:
@@ -85,67 +109,6 @@ class Variable:
         For code that writes into `array` itself; `x[...] = value`, `copy_` and `zero_` count their changes.
         """
         self._version[0] += 1
-
-
-# A gradient is an array, or something that stands for one. That has `shape`, `dtype` and `values`, the array of its
-# numbers, and answers like(values), dense(), add(other), rows(x) and put(x); see sparse.SparseRows.
-
-
-def values_of(g: Any) -> Any:
-    """The array that holds a gradient's numbers."""
-    return getattr(g, "values", g)
-
-
-def with_values(g: Any, values: Array) -> Any:
-    """A gradient like g with other numbers."""
-    return g.like(values) if hasattr(g, "like") else values
-
-
-def rows_of(x: Array, g: Any) -> Array:
-    """The part of x that the gradient g is for: x itself, or a copy of some rows."""
-    return g.rows(x) if hasattr(g, "rows") else x
-
-
-def put(x: Array, g: Any) -> None:
-    """x[...] = g in place, or only the rows that g names."""
-    if hasattr(g, "rows"):
-        g.put(x)
-    else:
-        x[...] = g  # rounds: never, g has the dtype of x
-
-
-def added(total: Any, part: Any) -> Any:
-    """total + part for two gradients of one tensor, in FP32 and in the memory order of the first."""
-    if hasattr(total, "add") or hasattr(part, "add"):
-        return total.add(part) if hasattr(total, "add") else part.add(total)
-    return backend.of(total).map(_sum, total, part)
-
-
-def _sum(total: Array, part: Array) -> Array:
-    total = widen(total)
-    return store(total + widen(part), like=total)
-
-
-def gathered(total: Any, part: Any) -> Any:
-    """One more gradient of a tensor. The last addition waits, as a pair, for `joined`, which rounds the sum at once."""
-    total = added(*total) if isinstance(total, tuple) else total
-    return added(total, part) if hasattr(total, "add") or hasattr(part, "add") else (total, part)
-
-
-def joined(total: Any, like: Any) -> Any:
-    """The sum of a tensor's gradients, in FP32 where there were several, rounded once to the dtype of `like`."""
-    if isinstance(total, tuple):
-        like = Target(like.shape, like.dtype, like.strides)
-        return backend.of(total[0]).map(lambda total, part: store(_sum(total, part), like), *total)
-    return total.like(store(total.values, like)) if hasattr(total, "like") else store(total, like)
-
-
-class Target(NamedTuple):
-    """An argument without its values: its gradient must have this shape and dtype."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    strides: tuple[int, ...] | None = None  # None: any memory order
 
 
 # Public names of forward's short arguments; an op whose arguments have other public names gives `arguments`.

@@ -9,10 +9,11 @@ import numpy as np
 
 from . import backend
 from .arguments import flag, named_by_class
-from .autograd import Array, Variable, put, values_of, with_values
+from .autograd import Array, Variable
 from .backend.extras import Held
 from .dtypes import FLOATING, HALVES, float32, require_fit
 from .events import here, tell
+from .gradients import put, values_of, with_values
 from .precision import FP32, UPDATE, Policy, store, to_dtype
 from .tensor import Tensor, real_array, tensor
 

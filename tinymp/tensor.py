@@ -9,11 +9,10 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from . import backend, dtypes
-from .autograd import Array, Backward, Op, Variable
+from .autograd import Array, Backward, Op, Variable, is_grad_enabled
 from .backend.extras import Held
 from .dtypes import FLOATING, HALVES, float32, float64, real, require_fit
 from .events import flag, quietly, type_name
-from .grad_mode import is_grad_enabled
 from .precision import Policy, fit, scalar, widen
 
 FIRST_ORDER = "there are no second derivatives: what an op saved is freed as backward passes it"

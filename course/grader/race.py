@@ -29,8 +29,8 @@ from tinymp import backend, ops, optim
 from tinymp.audit.bytes import ByteLedger
 from tinymp.audit.listener import Listener
 from tinymp.audit.sampling import table
+from tinymp.autograd import no_grad
 from tinymp.data import DataLoader, TensorDataset
-from tinymp.grad_mode import no_grad
 from tinymp.nn import Module
 from tinymp.optim.optimizer import Optimizer
 from tinymp.precision import MIXED, Policy, use

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from tinymp import backend, ops
-from tinymp.grad_mode import no_grad
+from tinymp.autograd import no_grad
 from tinymp.nn import Dropout, Embedding, LayerNorm, Module, ModuleList, TransformerEncoderLayer, init
 from tinymp.tensor import Tensor
 

@@ -15,7 +15,7 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import nn, optim
-from tinymp.autograd import values_of
+from tinymp.gradients import values_of
 from tinymp.precision import MOVEMENT
 
 from .. import measure

@@ -193,7 +193,7 @@ class Reads(mp.nn.Module):
 def test_the_dtype_that_is_read(recorded):
     """The rows of the table in docs/policies.md."""
     p, half, single = weight(), mp.tensor(np.ones((2, 2), "float16")), mp.tensor(np.ones((2, 2), "float32"))
-    with mp.grad_mode.enable_grad() if recorded else mp.no_grad():
+    with mp.enable_grad() if recorded else mp.no_grad():
         assert Reads(p)() == ("float16",) * 3
         assert (p * 2).dtype == (p.T @ p).dtype == p.sum().dtype == p.clone().dtype == p.float().dtype == "float32"
         assert (p * single).dtype == (single @ p.T).dtype == "float32"

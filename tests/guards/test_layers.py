@@ -13,10 +13,10 @@ ROOT = Path(layers.__file__).parent.parent
 # From the bottom up; those of one line may not import each other. docs/architecture.md explains each.
 LEVELS = [
     {"fast_path", "events"},
-    {"backend", "grad_mode"},
+    {"backend"},
     {"dtypes"},
     {"precision"},
-    {"study"},
+    {"study", "gradients"},
     {"autograd"},
     {"tensor"},
     {"arguments", "statistics"},

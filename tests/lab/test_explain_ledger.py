@@ -9,7 +9,8 @@ import pytest
 import tinymp as mp
 from calls import CALLS, LAYERS
 from tinymp import nn, ops
-from tinymp.autograd import Op, joined
+from tinymp.autograd import Op
+from tinymp.gradients import joined
 from tinymp.lab import topics
 from tinymp.lab.explain import names, ops_of
 from tinymp.precision import LOSS, MOVEMENT
@@ -59,8 +60,8 @@ PLACES = {
     "max_pool2d": ([2 * 3 * 4], []),
 }
 # Where a sum of several gradients is rounded once: before an op's backward reads it, or at a leaf
-SOURCES = [inspect.getsourcelines(function) for function in (joined, Op._compute)]
-JOINED = {f"autograd.py:{start + i}" for lines, start in SOURCES for i in range(len(lines))}
+SOURCES = {"gradients": inspect.getsourcelines(joined), "autograd": inspect.getsourcelines(Op._compute)}
+JOINED = {f"{name}.py:{start + i}" for name, (lines, start) in SOURCES.items() for i in range(len(lines))}
 
 
 @pytest.mark.parametrize("name", [*CALLS, *LAYERS])

@@ -9,8 +9,9 @@ from typing import Any
 
 from .. import backend
 from ..arguments import named
-from ..autograd import Op, Variable, values_of
+from ..autograd import Op, Variable
 from ..dtypes import HALF, HALVES
+from ..gradients import values_of
 from ..ops.more.graph import behind
 from ..optim.optimizer import Optimizer
 from ..parameter import Parameter

@@ -12,8 +12,9 @@ from weakref import ref
 import numpy as np
 
 from .. import backend
-from ..autograd import Op, values_of
+from ..autograd import Op
 from ..dtypes import FP16_MAX, NAMES, float16
+from ..gradients import values_of
 from ..parameter import Parameter
 from ..precision import LOSS, current_policy
 from ..tensor import Tensor

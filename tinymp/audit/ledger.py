@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from .. import backend
-from ..autograd import Array, Op, values_of
+from ..autograd import Array, Op
 from ..dtypes import FLOATING
+from ..gradients import values_of
 from ..ops.more.limits import limits, patterns
 from ..precision import MOVEMENT, UPDATE, current_policy
 from ..study.operands import emulated

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from ..autograd import Op, values_of
+from ..autograd import Op
 from ..dtypes import FLOATING, HALF
+from ..gradients import values_of
 from ..ops.conv import Conv2d, ConvTranspose2d
 from ..precision import current_policy
 from .listener import Instrument, Place

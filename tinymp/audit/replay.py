@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .. import backend
-from ..autograd import Array, Backward, Op, joined
+from ..autograd import Array, Backward, Op
 from ..events import Observer, observe, running, under, unobserved
+from ..gradients import joined
 from ..ops.more.random import fork_rng
 from ..precision import Policy, use
 from .listener import Listener, Place

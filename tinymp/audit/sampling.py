@@ -11,8 +11,9 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 
 from .. import backend
-from ..autograd import Op, Variable, values_of
+from ..autograd import Op, Variable
 from ..dtypes import FLOATING
+from ..gradients import values_of
 from ..precision import widen
 
 # Colours that colour-blind readers can tell apart

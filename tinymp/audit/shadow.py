@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..autograd import Array, Op, values_of
+from ..autograd import Array, Op
 from ..dtypes import FLOATING, HALVES, float32
 from ..events import unobserved
+from ..gradients import values_of
 from ..ops.dropout import Dropout
 from ..ops.more.random import fork_rng
 from ..ops.norm import Running

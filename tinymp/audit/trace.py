@@ -29,9 +29,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from .. import backend
-from ..autograd import Array, Op, values_of
+from ..autograd import Array, Op
 from ..checkpoint.writing import room_for
 from ..events import here
+from ..gradients import values_of
 from ..ops.more.convert import Move
 from ..parameter import Parameter
 from ..precision import UPDATE, current_policy

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from .. import backend
-from ..autograd import Array, rows_of, values_of
+from ..autograd import Array
 from ..dtypes import HALVES, float16
 from ..events import unobserved
+from ..gradients import rows_of, values_of
 from ..parameter import Parameter
 from ..precision import MIXED, current_policy, to_dtype, use, widen
 from .listener import Instrument, Place

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import Array, values_of, with_values
+from ..autograd import Array
 from ..backend import gpu
 from ..dtypes import float32
 from ..fast_path import fast_path
+from ..gradients import values_of, with_values
 from ..optim.optimizer import without_scale
 from ..optim.scaler import Iteration, LossScaler, Rule, State
 from ..parameter import Parameter

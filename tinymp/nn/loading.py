@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..autograd import Array, put
+from ..autograd import Array
 from ..dtypes import fits
 from ..events import unobserved
+from ..gradients import put
 from ..parameter import Parameter, Weights
 from ..precision import MIXED, store, to_dtype, use
 from ..tensor import Tensor, real_array

@@ -23,9 +23,10 @@ from typing import Any, NamedTuple
 
 from .. import backend
 from ..arguments import LONGEST, integers, shaped, with_axes
-from ..autograd import Array, Op, Target
+from ..autograd import Array, Op
 from ..backend.extras import held
 from ..fast_path import replaceable
+from ..gradients import Target
 from ..precision import DOT, add_to, gemm, reduce, store, unrounded, widen
 from ..tensor import Tensor
 

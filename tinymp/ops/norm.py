@@ -11,9 +11,10 @@ from math import prod
 from typing import Any
 
 from ..arguments import flag, floating, number, shaped, tensor
-from ..autograd import Array, Op, Target
+from ..autograd import Array, Op
 from ..backend.extras import held
 from ..dtypes import FLOATING, float64
+from ..gradients import Target
 from ..precision import REDUCTION, reduce, store, widen
 from ..tensor import Tensor
 

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from ..arguments import constant, number, tensor
-from ..autograd import Array, Op, Target
+from ..autograd import Array, Op
 from ..backend.extras import held
 from ..dtypes import FLOATING, float32, require_fit
 from ..events import type_name
+from ..gradients import Target
 from ..precision import POINTWISE, reduce, store, widen
 from ..tensor import Tensor
 

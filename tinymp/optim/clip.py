@@ -8,9 +8,10 @@ from typing import Any
 
 from .. import backend
 from ..arguments import flag, listed, number, require_unscaled
-from ..autograd import Array, values_of, with_values
+from ..autograd import Array
 from ..backend.extras import held
 from ..events import quietly
+from ..gradients import values_of, with_values
 from ..parameter import Parameter
 from ..precision import reduce, to_dtype, widen
 from ..tensor import Tensor, tensor

@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 
 from .. import backend, statistics
 from ..arguments import flag, require_unscaled
-from ..autograd import Array, put, rows_of, values_of, with_values
+from ..autograd import Array
 from ..events import Update, here, quietly, running, tell
 from ..fast_path import find
+from ..gradients import put, rows_of, values_of, with_values
 from ..parameter import Parameter
 from ..precision import UPDATE, policy_in_use, store, widen
 from .groups import Group, Groups, State

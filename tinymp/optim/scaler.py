@@ -22,11 +22,12 @@ import numpy as np
 
 from .. import backend, statistics
 from ..arguments import count, instance, listed, loss_scale, number, same_keys, tensor, whole
-from ..autograd import Array, Op, values_of
+from ..autograd import Array, Op
 from ..backend.extras import held
 from ..dtypes import FLOATING, HALVES
 from ..events import here, quietly, tell
 from ..fast_path import replaceable
+from ..gradients import values_of
 from ..parameter import Parameter
 from ..precision import LOSS
 from ..tensor import Tensor

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..arguments import instance, number
-from ..autograd import Array, Op, added, joined
+from ..autograd import Array, Op
 from ..backend import __version__
 from ..checkpoint.saving import bytes_of
 from ..dtypes import HALVES, NAMES, float16, float32
 from ..events import Exchange, Observer, here, observe, running, tell, under
+from ..gradients import added, joined
 from ..nn.module import Module
 from ..ops.more.graph import uses
 from ..parameter import Parameter

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import backend
-from ..autograd import added
+from ..gradients import added
 from ..precision import scatter_add, widen
 
 Array = Any

@@ -17,13 +17,13 @@ import numpy as _np
 
 from .. import backend
 from .. import ops as _ops
+from ..autograd import enable_grad as _enable_grad
+from ..autograd import is_grad_enabled
+from ..autograd import no_grad as _no_grad
 from ..backend import __version__
 from ..backend import manual_seed as _manual_seed
 from ..backend.extras import held as _held
 from ..dtypes import bfloat16, float16, float32, float64
-from ..grad_mode import enable_grad as _enable_grad
-from ..grad_mode import is_grad_enabled
-from ..grad_mode import no_grad as _no_grad
 from ..tensor import Tensor as _Tensor
 from ..tensor import from_numpy, tensor
 from . import accepted, different, methods

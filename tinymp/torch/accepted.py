@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from .. import backend, ops
+from ..autograd import is_grad_enabled, no_grad
 from ..backend.extras import held
 from ..dtypes import float32, float64
-from ..grad_mode import is_grad_enabled, no_grad
 from ..nn import Module
 from ..ops.more import errors
 from ..optim.schedule import Schedule

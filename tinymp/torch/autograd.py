@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import nullcontext as _nullcontext
 from typing import Any
 
-from ..autograd import values_of as _values_of
 from ..events import Observer as _Observer
 from ..events import here as _here
+from ..gradients import values_of as _values_of
 from ..tensor import Tensor
 from .space import fill, names
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ... import ops
 from ...arguments import flag, function, instance, number
-from ...grad_mode import no_grad
+from ...autograd import no_grad
 from ...tensor import Tensor
 from ..module import Module
 from ..norm import BatchNorm

@@ -11,8 +11,7 @@ from typing import Any
 
 from ... import backend, ops
 from ...arguments import floating, sizes
-from ...autograd import Array
-from ...grad_mode import no_grad
+from ...autograd import Array, no_grad
 from ...tensor import Tensor, tensor
 
 __all__ = ["Bernoulli", "Categorical", "Distribution", "Normal", "kl_divergence"]

@@ -10,10 +10,9 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from ...arguments import flag, function
-from ...autograd import Array, Op
+from ...autograd import Array, Op, is_grad_enabled
 from ...backend.extras import held
 from ...events import type_name
-from ...grad_mode import is_grad_enabled
 from ...precision import MOVEMENT, Policy
 from ...tensor import Tensor
 from ..module import Module

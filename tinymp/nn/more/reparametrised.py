@@ -6,8 +6,8 @@ from typing import Any
 
 from ... import ops
 from ...arguments import axis, count, flag, instance, name_all, number
+from ...autograd import no_grad
 from ...dtypes import float32
-from ...grad_mode import no_grad
 from ...parameter import Parameter
 from ...tensor import Tensor
 from ..layers import ConvTranspose

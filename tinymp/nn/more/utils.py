@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import backend, ops
 from ...arguments import constant, flag, instance, listed, name_all, tensor
-from ...grad_mode import no_grad
+from ...autograd import no_grad
 from ...ops.more.recurrent import sequence_lengths
 from ...parameter import Parameter
 from ...tensor import Tensor

@@ -5,9 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from ...autograd import Backward, Op
+from ...autograd import Backward, Op, no_grad
 from ...events import quietly
-from ...grad_mode import no_grad
 from ...precision import POINTWISE
 from ...tensor import FIRST_ORDER, Tensor
 from .create import ones_like

@@ -9,8 +9,8 @@ from sys import _getframe, getrefcount
 from typing import Any
 
 from ...arguments import named
+from ...autograd import enable_grad, is_grad_enabled, no_grad
 from ...dtypes import FLOATING, HALVES
-from ...grad_mode import enable_grad, is_grad_enabled, no_grad
 from ...tensor import Tensor, tensor
 from ..pointwise import add, div, mul, sub
 from .pointwise import clamp, masked_fill

@@ -6,9 +6,8 @@ import math
 from typing import Any, ClassVar
 
 from ...arguments import choice, flag, floating, name_all, number, shaped, tensor
-from ...autograd import Array
+from ...autograd import Array, no_grad
 from ...dtypes import FLOATING
-from ...grad_mode import no_grad
 from ...precision import reduce, store, widen
 from ...tensor import Tensor
 from .. import loss as core

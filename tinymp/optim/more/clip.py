@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 
 from ... import backend
 from ...arguments import name_all, number
-from ...autograd import Array, values_of, with_values
+from ...autograd import Array
+from ...gradients import values_of, with_values
 from ...parameter import Parameter
 from ...precision import reduce, widen
 from ...tensor import Tensor

@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import optim as _optim
 from ... import statistics as _statistics
-from ...grad_mode import enable_grad
+from ...autograd import enable_grad
 from ...optim.optimizer import unscaled as _unscaled
 from ...optim.result import StepResult as _StepResult
 from ...parameter import Parameter as _Parameter
