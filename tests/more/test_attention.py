@@ -88,6 +88,17 @@ def test_attention(options, masks):
     beside(*made(attention, **options), [randn(*s, seed=i + 50) for i, s in enumerate(shapes)], masks)
 
 
+@pytest.mark.parametrize("same", [1, 2])
+def test_inputs_that_are_one_tensor(same):
+    """A query that is the key, with a value of its own or without."""
+    (own, peer), x, v = made(attention), randn(L, B, E), randn(L, B, E, seed=60)
+    found = []
+    for layer, make in ((own, mp.tensor), (peer, torch.tensor)):
+        given = make(x)
+        found.append(layer(given, given, given if same == 1 else make(v))[0].detach().numpy())
+    np.testing.assert_allclose(*found, rtol=1e-10)
+
+
 @pytest.mark.parametrize("masked", [True, False])
 def test_mixed(masked):
     m = mp.MIXED.cast(nn.MultiheadAttention(E, HEADS, dropout=0.1))
