@@ -19,7 +19,7 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # the second is PyTor
     os.environ.setdefault(_name, "1")  # as many processes as cores: their threads would only fight
 
 
-# What takes longest, first: at the end both processes share short tests
+# These take longest and run first: at the end both processes share short tests
 LONGEST = (
     "tests/gpu/test_nvrtc.py::test_every_kernel_compiles",
     "examples/notebooks/",

@@ -96,7 +96,7 @@ def run(command: Sequence[str], seconds: float, log: pathlib.Path) -> int | None
 
 
 def said(log: pathlib.Path) -> str:
-    """What a command printed."""
+    """The output of a command."""
     return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
 

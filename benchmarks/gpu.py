@@ -38,7 +38,7 @@ Times = dict[str, list[float]]
 
 
 class Bench:
-    """What the sections share: the device, arrays of random numbers, the report, the time that is left.
+    """The sections share this: the device, arrays of random numbers, the report, the time that is left.
 
     report   where the rows go
     tiny     whether sizes are tiny and everything is timed as briefly as can be
@@ -101,7 +101,7 @@ class Bench:
 
 
 def ratio(times: Times, a: str, b: str) -> float:
-    """How many times as long a takes as b."""
+    """The time of a divided by that of b."""
     return statistics.median(x / y for x, y in zip(times[a], times[b]))
 
 

@@ -1,4 +1,4 @@
-"""What benchmarks/gpu.py and steps.py compare with: the same steps in PyTorch (cuDNN, cuBLAS, AMP)."""
+"""The same steps in PyTorch (cuDNN, cuBLAS, AMP), which benchmarks/gpu.py and steps.py compare with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program made in PyTorch, beside what it made here."""
+"""A program runs in PyTorch and here, and the results are compared."""
 
 from typing import Any
 

@@ -397,7 +397,7 @@ class TooLong(BaseException):
 
 
 class Ended(NamedTuple):
-    """How a call ended: what is wrong with that (empty if nothing is), and whether it raised."""
+    """The end of a call: `wrong` says what is wrong with it (empty if nothing is), `raised` whether it raised."""
 
     wrong: str
     raised: bool = False

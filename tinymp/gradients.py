@@ -1,7 +1,7 @@
-"""What stands for a gradient, and how those of one tensor are summed.
+"""A gradient is an array, or names rows of one; this module sums those of one tensor.
 
-A gradient is an array, or something that stands for one: an object with `shape`, `dtype` and `values`, the array of its
-numbers, that answers like(values), dense(), add(other), rows(x) and put(x); see sparse.SparseRows.
+One that names rows is an object with `shape`, `dtype` and `values`, the array of its numbers, that answers
+like(values), dense(), add(other), rows(x) and put(x); see sparse.SparseRows.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ class Weights(Tensor):
         made.name, made.policy, made.normalisation = self.name, self.policy, self.normalisation
         return made
 
-    data, detach = property(_same, doc="The same two arrays."), _same
+    data = property(_same, doc="The same two arrays.")
+    detach = _same
     weight = property(lambda self: None if self._master is None else self, doc="Itself, if it has a master.")
 
     wide, selected = Held("nn.more.weights.wide"), Held("nn.more.weights.selected")

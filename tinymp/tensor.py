@@ -111,8 +111,7 @@ class Tensor(Variable):
     def cast_storage(self, policy: Policy) -> Tensor:
         if self.dtype not in FLOATING or self.dtype == policy.storage:
             return self
-        cast = self.requires_grad  # the conversion is part of the graph
-        return self.to(policy.storage) if cast else Tensor(fit("Policy.cast", self.array, policy.storage))
+        return self.to(policy.storage) if self.requires_grad else Tensor(fit("Policy.cast", self.array, policy.storage))
 
     _assign = Held("ops.more.protocols.assign")
     data = property(lambda self: self.detach(), lambda self, value: self._assign(value), doc="See the class.")
@@ -237,7 +236,9 @@ class Gradient(Tensor):
         self.leaf, self.grad_scale = leaf, leaf.grad_scale
 
     weight = property(lambda self: self if self.dtype in HALVES else None, doc="Itself in FP16; see `autograd.taken`.")
-    data = property(lambda self: self, lambda self, value: self._assign(value), doc="The same.")
+    data = property(
+        lambda self: self, lambda self, value: self._assign(value), doc="The same; what is assigned is the leaf's."
+    )
     _assign, wide = Held("ops.more.gradient.assign"), Held("ops.more.gradient.wide")
     selected, overwrite = Held("ops.more.gradient.selected"), Held("ops.more.gradient.overwrite")
     __reduce__ = Held("ops.more.gradient.__reduce__")

@@ -79,7 +79,7 @@ def synchronise(what, stream=None, number=None):
     reach(stream, stream._given if number is None else number)
 
 
-# What CuPy 14.2 does not let into a graph: what it raises, the lines of its source that do, and who ends there.
+# CuPy 14.2 lets these calls into no graph: here are its errors, the lines of its source that raise, and who ends there.
 # All else is kernels, scratch memory from the pool, memset and copies on the device: a graph takes these.
 _IN_CAPTURE = {
     "H2D": (  # asarray, set, indices, counts, addresses: core.pyx:2242 and 3080, _routines_indexing.pyx:291

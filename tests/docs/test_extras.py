@@ -1,4 +1,4 @@
-"""What is cited; every package that brings data has its line; hints name extras that exist."""
+"""Everything cited is there; every package that brings data has its line; hints name extras that exist."""
 
 import ast
 import importlib

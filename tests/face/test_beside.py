@@ -78,7 +78,7 @@ for options in ({}, {"anneal_epochs": 3, "anneal_strategy": "linear"}):
         seen.append(optimizer.param_groups[0]["lr"])
 found = seen""",
 }
-# Of x and w, three numbers each
+# These read x and w, three numbers each
 GRADIENTS = {
     "None for a Tensor that requires a gradient": """
 class F(torch.autograd.Function):

@@ -106,7 +106,7 @@ class Language(tnn.Module):
 
 
 def test_a_resnet_with_a_forward_of_its_own(monkeypatch):
-    """That of the programs: blocks, `+=`, functions."""
+    """The ResNet of the programs: blocks, `+=`, functions."""
     monkeypatch.syspath_prepend(ported.FOLDER)
     scope = {}
     exec((ported.FOLDER / "resnet.py").read_text().partition("\ndevice =")[0], scope)

@@ -28,7 +28,8 @@ def trained(torch, net, step=0.02):
     return net
 
 
-# What each does, and where it is written so; `found` holds the results. `update()` is the model after an update
+# Each program has a title, with the repositories that write it so. `found` holds the results, and `update()` is the
+# model after an update
 PROGRAMS = """
 exponential average as a dict of clones (EMA of many repositories)
     shadow = {name: p.data.clone() for name, p in net.named_parameters()}

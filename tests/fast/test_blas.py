@@ -39,9 +39,27 @@ def test_the_users_own_settings_stay():
     assert blas.settings(cpuinfo(), {blas.OFF: "0"}) == {}
 
 
-def test_what_lesser_kernels_cost(monkeypatch):
-    (said,) = blas.complaints("Haswell", cpuinfo(), {blas.CORE: "Haswell"})
-    assert said.endswith("set OPENBLAS_CORETYPE=SkylakeX before Python starts") and "AVX-512" in said
+@pytest.mark.parametrize(
+    ("environment", "cure"),
+    [
+        ({}, "import tinymp before NumPy"),
+        ({blas.CORE: "Haswell"}, "OPENBLAS_CORETYPE=Haswell is set in the environment: unset it"),
+        ({blas.OFF: "0"}, "TINYMP_BLAS=0 is set: unset it"),
+    ],
+)
+def test_what_lesser_kernels_cost(environment, cure):
+    (said,) = blas.complaints("Haswell", cpuinfo(), environment)
+    assert said.endswith(cure)
+    assert "AVX-512" in said
+
+
+def test_kernels_that_openblas_should_have_chosen():
+    assert blas.complaints("Haswell", cpuinfo(family="25"), {})[0].endswith(
+        "set OPENBLAS_CORETYPE=SkylakeX before Python starts"
+    )
+
+
+def test_no_complaint_where_there_is_none(monkeypatch):
     monkeypatch.setattr(blas, "too_late", False)
     assert blas.complaints("SkylakeX", cpuinfo(), {}) == []
     assert blas.complaints("Haswell", cpuinfo(flags=""), {}) == []

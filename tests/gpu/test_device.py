@@ -1,4 +1,4 @@
-"""What the device of CuPy's arrays (backend/gpu.py) asks of CuPy."""
+"""The device of CuPy's arrays (backend/gpu.py) asks CuPy for the right things."""
 
 import numpy as np
 import pytest

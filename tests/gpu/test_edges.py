@@ -1,4 +1,4 @@
-"""What kernels promise beside their definitions' values (test_kernels.py): places, edges, what they launch."""
+"""Kernels promise more than their definitions' values (test_kernels.py): places, edges, launches."""
 
 import numpy as np
 import pytest
@@ -148,7 +148,7 @@ def test_running_statistics(shape, momentum, dtype, given):
 
 
 def test_a_thread_adds_in_blocks(monkeypatch):
-    """Where all blocks are busy with other channels, each thread has thousands of terms of its sums."""
+    """Each thread has thousands of terms of its sums, as all blocks are busy with other channels."""
     monkeypatch.setattr(rows, "ENOUGH", 1)
     x = randn(1, 2, 500, 500).astype("float32")
     b = mp.Tensor(on_device(np.zeros(2, "float32"))).requires_grad_()

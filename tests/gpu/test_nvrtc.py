@@ -52,7 +52,7 @@ ENTRY = re.compile(
 
 
 class Compiled(NamedTuple):
-    """What the compiler gave: whether it went well, all that it had to say, and the PTX."""
+    """The compiler's answer: whether it went well, all that it had to say, and the PTX."""
 
     done: bool
     log: str

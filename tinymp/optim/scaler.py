@@ -315,7 +315,7 @@ class LossScaler:
         history = [
             tuple(listed(where, "history", change)) for change in listed(where, "history", state_dict["history"])
         ]
-        if any(len(change) != len(("iteration", "scale", "reason")) for change in history):
+        if any(len(change) != 3 for change in history):
             raise ValueError(f"{where}: expected `history` to list iterations, scales and reasons, got {history!r}")
         self.begin(State(scale, *[counts[name] for name in self.saved]), counts["iteration"], history)
 

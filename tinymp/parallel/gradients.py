@@ -167,9 +167,8 @@ class DistributedDataParallel(Observer):
                     self._order.append(self._own[id(edge)])
                     if self._buckets is not None:
                         slot = self._run.leaves[id(edge)]
-                        dx = slot[1] = under(
-                            running, edge, joined, slot[1], edge.array
-                        )  # no op still to come adds to it
+                        # no op still to come adds to it
+                        dx = slot[1] = under(running, edge, joined, slot[1], edge.array)
                         self._fill(edge, dx if edge.grad_array is None else added(edge.grad_array, dx))
         self._last = None
 

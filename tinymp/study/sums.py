@@ -70,9 +70,9 @@ class Fp16:
     name = "float16"
 
     def product(self, a: Array, b: Array) -> Array:
-        if not backend.of(a).has_values:
-            return backend.of(a).gemm(a, b)  # rounds: never, arrays without memory
-        return matmul_fp16(a, b, self.chunk)
+        device = backend.of(a)
+        # rounds: never, arrays without memory
+        return matmul_fp16(a, b, self.chunk) if device.has_values else device.gemm(a, b)
 
     def reduce(self, x: Array, axis: Any, how: str) -> Array:
         device = backend.of(x)

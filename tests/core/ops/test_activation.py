@@ -1,4 +1,4 @@
-"""Activations of the core: values and gradients, kinks and extremes. Others: tests/more/test_from_core_activation."""
+"""Activations of the core: values and gradients, kinks and extremes. Others: tests/more/ops/test_activation."""
 
 import numpy as np
 import pytest

@@ -35,7 +35,7 @@ def weight(*values, name="w", policy=mp.MIXED):
 
 
 def scaled(scaler, w, grad):
-    """What a backward pass that gives this gradient, maybe infinite, leaves in w."""
+    """w gets this gradient, maybe infinite, as a backward pass leaves it."""
     w.grad = device_array(np.full(w.shape, grad * scaler.get_scale()).astype(w.dtype))
     w.grad_scale = scaler.get_scale()
 

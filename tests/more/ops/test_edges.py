@@ -1,4 +1,4 @@
-"""Where ops leave the range of a dtype, meet zeros, infinities and NaN, or differ from PyTorch on purpose."""
+"""Ops leave the range of a dtype, meet zeros, infinities and NaN, or differ from PyTorch on purpose."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What moves, finds and samples elements: against NumPy and PyTorch."""
+"""Ops that move, find and sample elements are held to NumPy and PyTorch."""
 
 import operator
 import re

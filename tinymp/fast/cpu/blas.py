@@ -72,12 +72,20 @@ def describe() -> str:
 
 def complaints(kernels: str, cpu: str, environment: Mapping[str, str]) -> list[str]:
     """What is lost with these kernels on this CPU, or since NumPy was loaded before tinymp; and how to get it."""
+    lost, wanted = [], settings(cpu, environment)
     if kernels in LESSER and set(_facts(cpu).get("flags", ())) >= NEEDED:
-        cure = f"import tinymp before NumPy, or set {CORE}={RIGHT} before Python starts"
-        return [f"this CPU has AVX-512, with which products take about half the time: {cure}"]
-    if too_late and settings(cpu, environment):
-        return ["its threads wait 25 ms for the next product, which slows the rest: import tinymp before NumPy"]
-    return []
+        if CORE in environment:
+            cure = f"{CORE}={environment[CORE]} is set in the environment: unset it"
+        elif environment.get(OFF) == "0":
+            cure = f"{OFF}=0 is set: unset it"
+        elif CORE in wanted:
+            cure = "import tinymp before NumPy"
+        else:
+            cure = f"set {CORE}={RIGHT} before Python starts"
+        lost.append(f"this CPU has AVX-512, with which products take about half the time: {cure}")
+    elif too_late and wanted:
+        lost.append("its threads wait 25 ms for the next product, which slows the rest: import tinymp before NumPy")
+    return lost
 
 
 def cpu() -> str:

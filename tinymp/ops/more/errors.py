@@ -42,8 +42,8 @@ def rename(error: Exception, name: str) -> None:
         first, _, rest = message.partition(": ")
         text = f"{name}: {rest if first in NAMES else message}"
         # the others: an AttributeError of None or a str, an OverflowError of an integer too large for its dtype
-        otherwise = TypeError if isinstance(error, AttributeError) else ValueError
-        kind = next((kind for kind in RAISED if isinstance(error, kind)), otherwise)
+        nearest = TypeError if isinstance(error, AttributeError) else ValueError
+        kind = next((kind for kind in RAISED if isinstance(error, kind)), nearest)
         kind = MemoryError if message.startswith(TOO_LARGE) else kind
         if type(error) is not kind or error.args != (message,):
             raise kind(text) from error

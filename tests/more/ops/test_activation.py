@@ -53,7 +53,7 @@ def test_slopes_at_kinks_are_pytorchs(name):
 
 @pytest.mark.cpu
 def test_erfc_is_within_7_units_in_the_last_place():
-    """Of every half, and of FP32 values between them; with its limits."""
+    """erfc of every half, of FP32 values between them, and its limits."""
     from tinymp.ops.more.unary import erfc
 
     x = np.concatenate([HALVES.astype("f4"), np.linspace(-6, 9.1, 100_001, dtype="f4")])
