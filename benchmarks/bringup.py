@@ -3,10 +3,9 @@
     python -m benchmarks.bringup {1,2,3} [--out DIR] [--only STEP] [--device cuda-on-cpu --tiny]
 
 Three calls of at most ten minutes, each complete in itself. A call is a list of steps, a step a list of cases. Each
-step runs in a process of its own with a time limit: where a lost CUDA context or a crash ends one, another goes on
-behind that case. DIR/CALL-STEP.json is written after every case. The same command again goes on where it ended.
---device cuda-on-cpu --tiny is the rehearsal without a GPU. The exit code is 1 if a step did not end well; an absent
-program is no failure.
+step runs in a process of its own with a time limit; DIR/CALL-STEP.json is written after every case. The same command
+again runs the steps that did not end well. --device cuda-on-cpu --tiny is the rehearsal without a GPU. The exit code is
+1 if a step did not end well; an absent program is no failure.
 """
 
 from __future__ import annotations
@@ -30,20 +29,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from . import gpu
-from .machine import device, write
-from .report import Absent, Report, TimeUp
+from .machine import Machine, device, write
+from .report import Absent, Report
 
 ROOT = pathlib.Path(__file__).parents[1]
-OUT_OF_TIME = "no time for the rest"
 GRACE = 10  # seconds that a step has to end by itself
 LIMIT = 60  # seconds of a test
-# the errors of CUDA after which its documentation says that the process must be ended; cuBLAS only says that it failed
-FATAL = re.compile(
-    "illegal_?address|illegal_?instruction|misaligned_?address|invalid_?address_?space|invalid_?pc|launch_?failure|"
-    "launch_?failed|launch_?timeout|hardware_?stack_?error|assert_?triggered|cuda_?error_?assert|ecc_?uncorrectable|"
-    "CUBLAS_STATUS_EXECUTION_FAILED",
-    re.I,
-)
 
 
 class Job(NamedTuple):
@@ -103,11 +94,6 @@ def said(log: pathlib.Path) -> str:
 # ---------------------------------------------------------------------------------------------------------- the steps
 
 
-def versions(job: Job) -> None:
-    """mp.info(), the driver, PyTorch and cuDNN."""
-    job.report.case("versions", "environment", gpu.environment)
-
-
 def section(name: str, job: Job) -> None:
     """A section of benchmarks/gpu.py."""
     with job.report.row(name):
@@ -125,11 +111,9 @@ def suite(
 
     Each part of a file has a process of its own, so that a lost context costs the rest of this part alone.
     """
-    known = {entry["case"] for entry in job.report.cases.get(name, ())}
     paths = [path for pattern in patterns for path in sorted((ROOT / "tests").glob(pattern))]
     paths = [path for path in paths if path.stem in TINY or not job.tiny]
     cases = {f"{path.stem} {part}".strip(): (path, part) for path in paths for part in parts}
-    cases = {case: given for case, given in cases.items() if case not in known}
     command = [*tool, sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-o", "addopts="]
     command += ["-o", f"faulthandler_timeout={LIMIT}", "-o", "faulthandler_exit_on_timeout=true", "-W", "default"]
     command += ["--import-mode=importlib", "--rootdir", str(ROOT), "--backend", job.device]
@@ -179,7 +163,7 @@ def _suite(name: str, seconds: float, patterns: Sequence[str], *parts: str) -> S
 AGAINST, KERNELS = ["core/test_against_torch.py"], ["gpu/test_*.py"]
 CALLS = {
     1: [
-        Step("versions", versions, 15),
+        Step("versions", lambda job: job.report.case("versions", "environment", Machine().state), 15),
         _suite("traced", 60, ["gpu/test_elementwise.py"], ""),
         _suite("ops", 180, AGAINST, "test_op and float16", "test_op and float32"),
         _section("training", 240),
@@ -198,20 +182,13 @@ CALLS = {
 }
 
 
-def known(path: pathlib.Path) -> dict[str, Any]:
-    """The content of a JSON file; nothing where there is none."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-
 def here(step: Step, job: Job, path: pathlib.Path) -> None:
     """Run a step in this process. `path` has what it found, after each case; "state" is there once it has ended."""
 
     def save(report: Report, **state: str) -> None:
         write(path, {"rows": report.rows, "cases": report.cases} | state)
-        if not state and FATAL.search(report.raised):
-            os._exit(1)  # every further call of CUDA in this process would fail
 
-    report, state = Report(save, job.end, known(path).get("cases")), {"state": "done"}
+    report, state = Report(save), {"state": "done"}
     try:
         with device(job.device), warnings.catch_warnings():
             warnings.filterwarnings("error", "capture: ")  # what should be a graph's time is not to be another's
@@ -219,45 +196,36 @@ def here(step: Step, job: Job, path: pathlib.Path) -> None:
         state = {"state": "failed"} if report.failed else state
     except Absent as error:
         state = {"state": "absent", "error": str(error)}
-    except TimeUp:
-        state = {"state": OUT_OF_TIME}
     except Exception as error:
         state = {"state": "failed", "error": f"{type(error).__name__}: {error}"}
     save(report, **state)
 
 
-def apart(step: Step, options: argparse.Namespace) -> str:
-    """Run a step in processes of their own, as long as each finds something; how it ended."""
-    end = time.monotonic() + step.seconds
+def apart(step: Step, options: argparse.Namespace) -> dict[str, Any]:
+    """Run a step in a process of its own: what it found, and its "state"."""
     path, log = (options.out / f"{options.call}-{step.name}.{kind}" for kind in ("json", "log"))
+    path.unlink(missing_ok=True)
     command = [sys.executable, "-m", "benchmarks.bringup", str(options.call), "--step", step.name]
     command += ["--out", str(options.out), "--device", options.device, *["--tiny"] * options.tiny]
-    before: dict[str, Any] | None = None
-    found = known(path)
-    while (left := end - time.monotonic()) > 1 and found.get("state", OUT_OF_TIME) == OUT_OF_TIME and found != before:
-        before = found
-        run([*command, "--seconds", str(left - GRACE)], left, log)
-        found = known(path)
-    if "state" in found:
-        return found["state"]
-    return f"died: {said(log)[-500:]}" if left > 1 else OUT_OF_TIME
+    code = run(command, step.seconds, log)
+    ended = "its time was up" if code is None else f"died: {said(log)[-500:]}"
+    return {"state": ended} | (json.loads(path.read_text(encoding="utf-8")) if path.exists() else {})
 
 
 def call(options: argparse.Namespace) -> bool:
-    """Run the steps of a call that are not known to have ended; whether all ended well."""
+    """Run the steps of a call that are not known to have ended well; whether all have."""
     well = True
     for step in (step for step in CALLS[options.call] if options.only in (None, step.name)):
-        start = time.monotonic()
         path = options.out / f"{options.call}-{step.name}.json"
-        if options.only:
-            path.unlink(missing_ok=True)
-        state = apart(step, options)
-        found = known(path)
+        if not options.only and path.exists() and '"state": "done"' in path.read_text(encoding="utf-8"):
+            continue
+        start = time.monotonic()
+        found = apart(step, options)
         cases = [case for some in found.get("cases", {}).values() for case in some] + found.get("rows", [])
         wrong = [case["error"] for case in cases if case.get("error")] or [found.get("error", "")]
         seconds = time.monotonic() - start
-        print(f"{step.name:<18} {state:<20} {seconds:6.1f} s  {' '.join(wrong[0].split())[:300]}", flush=True)
-        well = well and state in ("done", "absent")
+        print(f"{step.name:<18} {found['state']:<20} {seconds:6.1f} s  {' '.join(wrong[0].split())[:300]}", flush=True)
+        well = well and found["state"] in ("done", "absent")
     return well
 
 
@@ -266,7 +234,6 @@ def main(arguments: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(prog="python -m benchmarks.bringup", description=__doc__.split("\n\n")[0])
     p.add_argument("call", type=int, choices=CALLS)
     p.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/bringup"), help="where the JSON goes")
-    p.add_argument("--seconds", type=float, help=argparse.SUPPRESS)  # of a step
     p.add_argument("--only", help="one step, again")
     p.add_argument("--device", choices=("gpu", "cuda-on-cpu"), default="gpu", help="cuda-on-cpu: the tests' stand-in")
     p.add_argument("--tiny", action="store_true", help="tiny sizes: shows that everything runs")
@@ -277,8 +244,9 @@ def main(arguments: list[str] | None = None) -> int:
         p.error("--device cuda-on-cpu runs every thread of every kernel on the CPU: add --tiny")
     steps = {step.name: step for step in CALLS[options.call]}
     if options.step:
-        job = Job(options.out, options.device, options.tiny, time.monotonic() + options.seconds, Report())
-        here(steps[options.step], job, options.out / f"{options.call}-{options.step}.json")
+        step = steps[options.step]
+        job = Job(options.out, options.device, options.tiny, time.monotonic() + step.seconds - GRACE, Report())
+        here(step, job, options.out / f"{options.call}-{step.name}.json")
         return 0
     if options.only and options.only not in steps:
         p.error(f"call {options.call} has the steps {', '.join(steps)}")

@@ -14,9 +14,7 @@ import gc
 import importlib
 import math
 import pathlib
-import shutil
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -127,13 +125,12 @@ class Workload(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A step of an example, by a policy; and PyTorch's, by autocast's dtype, "" for FP32."""
+    """A step of an example, by a policy; and PyTorch's on a GPU, by autocast's dtype, "" for FP32."""
 
     step: Callable[[Bench, mp.Policy], Step]
     theirs: Callable[[Bench, str], Step]
 
     def peers(self, bench: Bench, policy: mp.Policy) -> Work:
-        """PyTorch's, on a GPU."""
         return {"PyTorch": self.theirs(bench, "" if policy is mp.FP32 else "float16")} if bench.on_gpu else {}
 
 
@@ -357,16 +354,3 @@ def peak_memory(bench: Bench, network: Network, shape: Sequence[int], policy: mp
 
 
 SECTIONS: dict[str, Callable[[Bench], None]] = {f.__name__: f for f in (training, same_bits, gains, memory)}
-
-
-def environment() -> dict[str, Any]:
-    """GPU and versions."""
-    found: dict[str, Any] = dict(mp.info())
-    if smi := shutil.which("nvidia-smi"):
-        query = [smi, "--query-gpu=driver_version", "--format=csv,noheader"]
-        found["NVIDIA driver"] = subprocess.run(query, capture_output=True, text=True).stdout.partition("\n")[0]
-    found["PyTorch"] = "not installed: no comparison with it"
-    if torch := peers.torch:
-        cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
-        found["PyTorch"] = f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
-    return found

@@ -15,23 +15,12 @@ class Absent(Exception):
     """A program, library or size of memory that something needs is not here."""
 
 
-class TimeUp(Exception):
-    """No case is begun any more."""
-
-
 class Report:
-    """The table, and the cases behind it. A failure becomes a row as well.
+    """The table, and the cases behind it. A failure becomes a row as well. save: called after each."""
 
-    save: called after each; end: when no case is begun any more, by time.monotonic; cases: those that are known.
-    """
-
-    def __init__(
-        self, save: Callable[[Report], None] = lambda _: None, end: float = math.inf, cases: dict | None = None
-    ) -> None:
+    def __init__(self, save: Callable[[Report], None] = lambda _: None) -> None:
         self.rows: list[dict[str, Any]] = []
-        self.cases: dict[str, list[dict[str, Any]]] = {} if cases is None else cases
-        self.end = end
-        self.raised = ""  # the last error that a case raised
+        self.cases: dict[str, list[dict[str, Any]]] = {}
         self._save = save
 
     @property
@@ -67,23 +56,16 @@ class Report:
         """An error within the block becomes a row of its own."""
         try:
             yield
-        except TimeUp:
-            raise
         except Exception as error:  # whatever it is: the other rows shall still be measured
             self.add(work, math.nan, "", error=_in_one_line(error))
 
     def case(self, group: str, name: str, work: Callable[[], dict[str, Any]]) -> None:
-        """One case of a group: what `work` returns, an "error" among it where it found one. A known one is not run.
+        """One case of a group: what `work` returns, an "error" among it where it found one.
 
-        While it runs it is saved as one that did not end. TimeUp where there is no time for another.
+        While it runs it is saved as one that did not end.
         """
-        cases = self.cases.setdefault(group, [])
-        if any(entry["case"] == name for entry in cases):
-            return
-        if time.monotonic() > self.end:
-            raise TimeUp
         entry: dict[str, Any] = {"case": name, "error": UNFINISHED}
-        cases.append(entry)
+        self.cases.setdefault(group, []).append(entry)
         self._save(self)
         start = time.monotonic()
         try:
@@ -94,7 +76,7 @@ class Report:
             entry["absent"] = str(error)
             del entry["error"]
         except Exception as error:  # the other cases shall still be measured
-            entry["error"] = self.raised = _in_one_line(error)
+            entry["error"] = _in_one_line(error)
         entry["seconds"] = round(time.monotonic() - start, 3)
         if "error" in entry:
             print(f"{group}, {name}: {entry['error']}", flush=True)

@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 import tinymp as mp
 from tinymp import nn, optim
+from tinymp.audit import sampling
 from tinymp.audit.exponents import FINITE, LOWEST, ZEROS, exponents
 from tinymp.backend.extras import hint
 from tinymp.checkpoint import writing
@@ -67,7 +69,7 @@ class Run:
         return isinstance(error, FloatingPointError)
 
     def steps(self, count: int, batches: Iterable[Any]) -> Iterator[Any]:
-        """So many batches. What is done with each is timed, and now and then watched; every 20 s there is a line."""
+        """So many batches. What is done with each is timed, and now and then watched; every 10 s there is a line."""
         watch, times, said = Watch(self), [], time.perf_counter()
         for step, batch in zip(range(count), batches):
             start = time.perf_counter()
@@ -76,11 +78,10 @@ class Run:
             mp.synchronize()  # a GPU goes on working when the calls have returned
             times.append(time.perf_counter() - start)
             self.ms_per_step = 1000 * statistics.median(times)
-            terminal = sys.stderr.isatty()
-            if time.perf_counter() - said > (0.2 if terminal else 20):
+            if time.perf_counter() - said > 10:
                 said, left = time.perf_counter(), self.ms_per_step / 1000 * (count - step - 1)
                 text = f"{self.policy}: step {step + 1} of {count}, loss {self.curve[-1]:.3f}, {left:.0f} s left"
-                print(f"\r{text:<78}" if terminal else text, end="" if terminal else "\n", file=sys.stderr, flush=True)
+                print(text, file=sys.stderr, flush=True)
 
     def note(self, loss: mp.Tensor, *results: optim.StepResult) -> None:
         """The loss of a step, and what its optimizers did."""
@@ -103,8 +104,7 @@ class Run:
 
     def as_dict(self) -> dict[str, Any]:
         """By name."""
-        ordered = {role: self.bytes[role] for role in ROLES if role in self.bytes}
-        return {**vars(self), "bytes": ordered, "exponents": list(EXPONENTS)}
+        return {**vars(self), "exponents": list(EXPONENTS)}
 
     def count_exponents(self, lowest: int, counts: Any, zeros: int) -> None:
         """Add so many gradients with each of the exponents from `lowest` on, and so many zeros."""
@@ -148,47 +148,38 @@ class Watch(mp.Observer):
 def table(runs: dict[str, dict[str, Any]], scores: dict[str, str], unit: str) -> str:
     """The runs side by side, and the ratio of the last to the first. scores: {label: format}; unit: of per_second."""
     names, found = list(runs), list(runs.values())
-    rows = [["", *names, f"{names[-1]} / {names[0]}" if len(names) > 1 else ""]]
+    rows = [("", *names, *[f"{names[-1]} / {names[0]}"] * (len(names) > 1))]
 
-    def row(label: str, form: str, values: list[Any], compared: bool = False) -> None:
-        share = f"{values[-1] / values[0]:.2f}" if compared and len(names) > 1 and values[0] else ""
-        rows.append([label, *map(form.format, values), share])
+    def row(label: str, form: str, value: Callable[[dict], Any], compared: bool = False) -> None:
+        values = [value(run) for run in found]
+        share = f"{values[-1] / values[0]:.2f}" if compared and values[0] else ""
+        rows.append((label, *map(form.format, values), *[share] * (len(names) > 1)))
 
-    def of(name: str) -> list[Any]:
-        return [run[name] for run in found]
-
-    timed = min(map(len, of("curve"))) >= ENOUGH
+    timed = min(len(run["curve"]) for run in found) >= ENOUGH
     for label, form in scores.items():
-        row(label, "{}", [form.format(**run) for run in found])
-    row("final loss", "{:.4f}", of("loss"))
-    row("ms per step", "{:.1f}", of("ms_per_step"), timed)
-    row(f"{unit} per second", "{:.0f}", of("per_second"), timed)
+        row(label, "{}", lambda run, form=form: form.format(**run))
+    row("final loss", "{:.4f}", itemgetter("loss"))
+    row("ms per step", "{:.1f}", itemgetter("ms_per_step"), timed)
+    row(f"{unit} per second", "{:.0f}", itemgetter("per_second"), timed)
     for role in ROLES:
-        row(f"{role}, KiB", "{:.0f}", [run["bytes"].get(role, 0) / 1024 for run in found], True)
-    row("steps skipped", "{}", of("skipped_steps"))
-    row("final loss scale", "{:g}", of("loss_scale"))
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = ["  ".join([r[0].ljust(widths[0]), *map(str.rjust, r[1:], widths[1:])]).rstrip() for r in rows]
-    return "\n".join([lines[0], "-" * (sum(widths) + 2 * len(widths) - 2), *lines[1:]])
+        row(f"{role}, KiB", "{:.0f}", lambda run, role=role: run["bytes"].get(role, 0) / 1024, True)
+    row("steps skipped", "{}", itemgetter("skipped_steps"))
+    row("final loss scale", "{:g}", itemgetter("loss_scale"))
+    return sampling.table(rows, most=None)
 
 
 @contextmanager
 def figure(path: pathlib.Path, size: tuple[float, float], dpi: int = 110) -> Iterator[Any]:
     """A new figure of matplotlib, which is then written."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    new = plt.figure(figsize=size, layout="constrained")
-    yield new
+    yield (new := Figure(figsize=size, layout="constrained"))
     writing.write_figure(path, new, dpi=dpi)
-    plt.close(new)
 
 
 def draw(path: pathlib.Path, runs: dict[str, dict[str, Any]], title: str, pictures: dict[str, np.ndarray]) -> None:
     """The losses, the exponents of the weight gradients with FP16's limits, and below it what the models drew."""
-    import matplotlib.ticker
+    from matplotlib.ticker import LogFormatter
 
     panels: Any = [["loss", "exponents"], list(runs)] if pictures else [["loss", "exponents"]]
     with figure(path, (13, 12 if pictures else 5)) as whole:
@@ -198,7 +189,7 @@ def draw(path: pathlib.Path, runs: dict[str, dict[str, Any]], title: str, pictur
             draw_curve(axes["loss"], run["curve"], name, color=color)
         axes["loss"].set(xlabel="step", ylabel="training loss", title="Loss", yscale="log")
         axes["loss"].yaxis.set_major_formatter("{x:g}")
-        axes["loss"].yaxis.set_minor_formatter(matplotlib.ticker.LogFormatter(minor_thresholds=(1, 0.4)))
+        axes["loss"].yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
         draw_exponents(axes["exponents"], runs)
         for name in panels[0]:
             axes[name].legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9, frameon=False)
@@ -224,9 +215,7 @@ def draw_exponents(axes: Any, runs: dict[str, dict[str, Any]]) -> None:
         total = max(counts.sum() + zeros, 1)
         scaled = " × loss scale, as stored" if run["loss_scale"] != 1 else ""
         label = f"{name}{scaled}: {zeros / total:.1%} zeros"
-        axes.stairs(
-            100 * counts / total, [*EXPONENTS, EXPONENTS.stop], color=color, fill=False, linewidth=1.8, label=label
-        )
+        axes.stairs(100 * counts / total, [*EXPONENTS, EXPONENTS.stop], color=color, linewidth=1.8, label=label)
     axes.set(
         xlabel="exponent of the gradient, floor(log2 |g|)",
         ylabel="share of all weight gradients, %",
@@ -285,10 +274,9 @@ def loss_scaler(text: str) -> optim.LossScaler:
         return optim.NoLossScaler()
     if text == "dynamic":
         return optim.DynamicLossScaler()
-    try:
+    with suppress(ValueError):
         return optim.StaticLossScaler(float(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected none, dynamic or a positive number, got {text!r}") from None
+    raise argparse.ArgumentTypeError(f"expected none, dynamic or a positive number, got {text!r}")
 
 
 def device(name: str) -> str:

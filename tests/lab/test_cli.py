@@ -162,9 +162,9 @@ def test_what_cannot_run_leaves_the_last_report(script, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["audit", "nowhere.py"], "there is no script 'nowhere.py'"),
-        (["audit", "examples.mnist"], "did you mean -m examples.mnist?"),
+        (["audit", "examples.cnn"], "did you mean -m examples.cnn?"),
         (["audit", "-m", "own.py"], "leave out -m"),
-        (["ablate", "mnist", "--policy", "mixed"], "mnist takes no options, got --policy mixed"),
+        (["ablate", "cnn", "--policy", "mixed"], "cnn takes no options, got --policy mixed"),
         (["bisect", "--measure", "loss", "--seeds", "0", "own.py"], "expected a positive integer, got '0'"),
         ([], "the following arguments are required: COMMAND"),
     ],

@@ -29,7 +29,7 @@ from typing import Any
 from .. import backend, optim
 from ..audit.numbers import many
 from ..audit.sampling import RED, table
-from ..checkpoint.writing import write_figure, write_json
+from ..checkpoint.writing import write_figure
 from ..precision import FP32, MIXED, NO_MASTER, STOCHASTIC_ROUNDING, Policy, use
 from ..study import FP16_ACCUMULATE, FP16_REDUCTIONS, PURE_FP16, change
 from . import shipped
@@ -41,13 +41,10 @@ ENOUGH = 3  # seeds: with fewer there is no verdict, unless a run diverged
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision about precision, and its opposite.
+    """A decision about precision, by the name that the command line has for it, and its opposite.
 
-    name      what the command line calls it
-    flipped   what is done instead of what mixed precision does
+    flipped   what is done instead of what mixed precision does, by this policy, and whether the loss is scaled
     source    where the decision comes from: MPT (v1: its first version), NVG
-    policy    the opposite
-    scaling   whether the loss is scaled
     verdict   whether it is judged; FP32 is not, it is there for comparison
     """
 
@@ -64,7 +61,7 @@ def _with(name: str, policy: Policy = MIXED, **changes: Any) -> Policy:
 
 
 _FP16 = MIXED.storage
-_SOFTMAX = "softmax", "log_softmax", "logsumexp", "cross_entropy"
+_SOURCE = "MPT 3.3, NVG 2.3.1"
 
 BASELINE = Decision("mixed", "nothing: mixed precision as it is", "MPT 3", MIXED, verdict=False)
 DECISIONS = (
@@ -73,38 +70,22 @@ DECISIONS = (
     Decision("loss-scaling", "the loss is not scaled", "MPT 3.2, NVG 2.3.1", _with("no-scaling"), scaling=False),
     Decision("accumulator-4", "FP16 accumulators, rounded after 4 products", "MPT 3.3, NVG 2.2", FP16_ACCUMULATE),
     *[
-        Decision(
-            f"accumulator-{chunk}",
-            f"FP16 accumulators, rounded after {chunk} products",
-            "MPT 3.3, NVG 2.2",
-            _with(f"fp16-accumulate-{chunk}", FP16_ACCUMULATE, chunk=chunk),
-        )
-        for chunk in (32, 256)
+        Decision(f"accumulator-{n}", f"FP16 accumulators, rounded after {n} products", "MPT 3.3, NVG 2.2",
+                 _with(f"fp16-accumulate-{n}", FP16_ACCUMULATE, chunk=n))
+        for n in (32, 256)
     ],
     Decision("split-k", "products in 8 parts, each rounded to FP16 (split-K)", "MPT 3.3", _with("split-k", split=8)),
-    Decision(
-        "batch-norm-statistics",
-        "batch norm's sums in FP16",
-        "MPT 3.3, NVG 2.3.1",
-        _with("fp16-batch-norm", reduce=_FP16, only=("batch_norm",)),
-    ),
-    Decision(
-        "batch-norm-parameters",
-        "batch norm's weights and running statistics in FP16",
-        "NVG 5.4.2",
-        _with("fp16-norm", norm=_FP16),
-    ),
-    Decision(
-        "softmax",
-        "the sums of softmax and of the loss in FP16",
-        "MPT 3.3, NVG 2.3.1",
-        _with("fp16-softmax", reduce=_FP16, only=_SOFTMAX),
-    ),
-    Decision("reductions", "all sums but the loss's in FP16", "MPT 3.3, NVG 2.3.1", FP16_REDUCTIONS),
+    Decision("batch-norm-statistics", "batch norm's sums in FP16", _SOURCE,
+             _with("fp16-batch-norm", reduce=_FP16, only=("batch_norm",))),
+    Decision("batch-norm-parameters", "batch norm's weights and running statistics in FP16", "NVG 5.4.2",
+             _with("fp16-norm", norm=_FP16)),
+    Decision("softmax", "the sums of softmax and of the loss in FP16", _SOURCE,
+             _with("fp16-softmax", reduce=_FP16, only=("softmax", "log_softmax", "logsumexp", "cross_entropy"))),
+    Decision("reductions", "all sums but the loss's in FP16", _SOURCE, FP16_REDUCTIONS),
     Decision("rounding-to-nearest", "stochastic rounding at every store", "MPT v1 appendix A", STOCHASTIC_ROUNDING),
     Decision("optimizer-state", "the optimizer's state in FP16", "MPT 3.1", _with("fp16-state", state=_FP16)),
     Decision("everything", "FP16 throughout, and no scaling", "MPT 3", PURE_FP16, scaling=False),
-)
+)  # fmt: skip
 
 
 def decisions(names: list[str] | None = None) -> list[Decision]:
@@ -168,7 +149,6 @@ def workload(name: str, steps: int | None) -> Workload:
         near = difflib.get_close_matches(name, EXAMPLES, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(EXAMPLES)}, and FILE.py:FUNCTION"
         raise ValueError(f"no example is called {name!r}; {hint}")
-    work = Workload(name, "final loss", False, lambda policy, scaler, seed: train(policy, scaler, seed))
 
     def train(policy: Policy, scaler: optim.LossScaler, seed: int) -> Run:
         backend.manual_seed(seed)
@@ -179,10 +159,11 @@ def workload(name: str, steps: int | None) -> Workload:
         work.measure, work.higher = found["measure"], found["higher_is_better"]
         return Run(found[work.measure], curve, found.get("stopped"))
 
+    work = Workload(name, "final loss", False, train)
     return work
 
 
-EXAMPLES = ("mnist", "cnn", "lstm", "dcgan")
+EXAMPLES = ("cnn", "lstm", "dcgan")
 
 
 def _own(name: str) -> Callable[..., dict[str, Any]]:
@@ -256,16 +237,13 @@ class Ablation:
         if len(base) < ENOUGH:
             few = "1 seed shows" if len(base) == 1 else f"{len(base)} seeds show"
             return UNDECIDED, f"{few} no spread; {ENOUGH} are needed"
-        scores, mean = self._scores(base), statistics.fmean(self._scores(flipped))
+        turned = 1 if self.work.higher else -1  # so that higher is better
+        scores, mean = [turned * run.score for run in base], turned * statistics.fmean(run.score for run in flipped)
         worst, spread = min(scores), max(scores) - min(scores)
         if mean >= worst:
             return HARMLESS, "the mean is no worse than the baseline's worst seed"
         gap = (worst - mean) / spread if spread else math.inf
         return NEEDED if gap > 1 else UNDECIDED, f"the mean is {gap:.1f} spreads worse than the baseline's worst seed"
-
-    def _scores(self, runs: list[Run]) -> list[float]:
-        """The scores, turned so that higher is better."""
-        return [run.score if self.work.higher else -run.score for run in runs]
 
     # ---- how it is shown
 
@@ -276,9 +254,7 @@ class Ablation:
             verdict, why = self.judged(decision)
             runs = self.runs[decision.name]
             return {
-                "name": decision.name,
-                "flipped": decision.flipped,
-                "source": decision.source,
+                **{name: getattr(decision, name) for name in ("name", "flipped", "source")},
                 "policy": str(decision.policy),
                 "verdict": verdict,
                 "why": why,
@@ -297,24 +273,14 @@ class Ablation:
         }
 
     def __str__(self) -> str:
-        head = ("decision", self.work.measure, "of seeds", "verdict", "flipped", "source")
-        rows = [head]
-        for decision in (BASELINE, *self.decisions):
-            runs = self.runs[decision.name]
-            scores = [run.score for run in runs]
-            rows.append(
-                (
-                    decision.name,
-                    _number(statistics.fmean(scores)),
-                    f"{_number(min(scores))} to {_number(max(scores))}",
-                    self.verdict(decision) or "-",
-                    decision.flipped,
-                    decision.source,
-                )
-            )
+        rows: list[tuple[str, ...]] = [("decision", self.work.measure, "of seeds", "verdict", "flipped", "source")]
+        for d in (BASELINE, *self.decisions):
+            scores = [run.score for run in self.runs[d.name]]
+            found = f"{statistics.fmean(scores):.5g}", f"{min(scores):.5g} to {max(scores):.5g}"
+            rows.append((d.name, *found, self.verdict(d) or "-", d.flipped, d.source))
         title = f"{self.work.name}, {many(self.seeds, 'seed')}; {'higher' if self.work.higher else 'lower'} is better"
         whys = [f"{d.name}: {why}" for d in self.decisions if (why := self.judged(d)[1])]
-        return "\n".join([title, "", table(rows, left=range(len(head)), most=None), "", *whys])
+        return "\n".join([title, "", table(rows, left=range(6), most=None), "", *whys])
 
     def draw(self, figure: Any) -> None:
         """Training curves as in MPT figures 2a and 7, on a matplotlib figure: one panel per decision, beside the
@@ -346,10 +312,6 @@ class Ablation:
         figure.supxlabel("step")
         figure.supylabel("training loss")
 
-    def write_json(self, path: Path) -> None:
-        """Write what `as_dict` gives."""
-        write_json(path, self.as_dict())
-
     def write_png(self, path: Path) -> None:
         """Write what `draw` draws. ModuleNotFoundError without matplotlib."""
         from matplotlib.figure import Figure
@@ -368,7 +330,3 @@ def _smooth(curve: list[float]) -> list[float]:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _number(value: float) -> str:
-    return f"{value:.5g}"

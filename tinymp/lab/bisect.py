@@ -55,8 +55,7 @@ OUTSIDE = (
 class Try:
     """Runs with the same precision, one per seed.
 
-    what     in words
-    keep     the modules kept, as in `Plan`; None: everything in FP32
+    keep     the modules kept, as in `Plan`, which `what` says in words; None: everything in FP32
     values   the measure of each run that there was, None where it is no finite number; errors: why
     matches  None for the FP32 runs
     """
@@ -108,14 +107,8 @@ class Bisection:
         say: Callable[[str], None] = print,
     ) -> None:
         self.seeds, self.tolerance, self.out, self.say = seeds, tolerance, out.absolute(), say
-        self.asked: dict[str, Any] = {
-            "program": program,
-            "module": module,
-            "arguments": [*arguments],
-            "measure": measure,
-            "source": _hash(program, module),
-            "tinymp": __version__,
-        }
+        self.given = {"program": program, "module": module, "arguments": [*arguments], "measure": measure}
+        self.asked: dict[str, Any] = {**self.given, "source": _hash(program, module), "tinymp": __version__}
         self.tries: list[Try] = []
         self.modules: list[dict[str, Any]] = []
         self.models: list[dict[str, Any]] = []
@@ -144,12 +137,10 @@ class Bisection:
         if known is not None:
             return known
         self._new += 1
-        given = {name: self.asked[name] for name in ("program", "module", "arguments", "measure")}
         every = self._all("keys", range(len(self.modules)))
-        plan = Plan(**given, seed=seed, fp32=keep is None, keep=keep or [], modules=every)
-        logs = self.out / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
-        log = logs / f"{len(self.runs) + 1:04}.txt"
+        plan = Plan(**self.given, seed=seed, fp32=keep is None, keep=keep or [], modules=every)
+        log = self.out / "logs" / f"{len(self.runs) + 1:04}.txt"
+        log.parent.mkdir(parents=True, exist_ok=True)
         found = {"key": key, "log": log.name, **_in_a_process(plan, log)}
         self.runs.append(found)
         self._write()
@@ -251,19 +242,14 @@ class Bisection:
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         low, high = self._bounds() if self.tries and None not in self.tries[0].values else (None, None)
+        plain = ("asked", "seeds", "tolerance", "models", "modules", "verdict", "runs")
         return {
-            "asked": self.asked,
-            "seeds": self.seeds,
-            "tolerance": self.tolerance,
+            **{name: getattr(self, name) for name in plain},
             "matches": {"from": low, "to": high},
-            "models": self.models,
-            "modules": self.modules,
             "tries": [asdict(one) for one in self.tries],
             "found": None if self.found is None else [self.modules[i] for i in self.found],
             "keep": self.kept,
-            "verdict": self.verdict,
             "runs_used": len(self._used),
-            "runs": self.runs,
         }
 
     def _write(self) -> None:
@@ -302,10 +288,8 @@ class Bisection:
             parts[-1] += f"\n    {', '.join(one['names'])}: {', '.join([one['class'], *lines])}"
         for model, kept in zip(self.models, self.kept):
             if kept:
-                keep = ", ".join(
-                    f'"{path}": {f"mp.{name}" if name in POLICIES else name}' for path, name in kept.items()
-                )
-                parts.append(f"policy.cast({model['model']}, keep={{{keep}}})")
+                keep = [f'"{path}": {f"mp.{name}" if name in POLICIES else name}' for path, name in kept.items()]
+                parts.append(f"policy.cast({model['model']}, keep={{{', '.join(keep)}}})")
         early = len(self._used) - self._new
         known = f", of which {early:,} were known from an earlier start" if early else ""
         parts.append(f"{many(len(self._used), 'run')} of {many(self.seeds, 'seed')} per try{known}; "

@@ -1,17 +1,6 @@
-"""The command line.
+"""The command line: `tinymp COMMAND`, or `python -m tinymp COMMAND`; `tinymp --help` lists the commands.
 
-    tinymp audit SCRIPT [ARGS]       run a program and say in which precision it computed, and what was lost there
-    tinymp audit -m MODULE [ARGS]
-    tinymp diff A B                  compare two runs of `tinymp audit --trace`: where do they part?
-    tinymp ablate EXAMPLE            train with each precision decision flipped: which are needed there?
-    tinymp bisect --measure NAME SCRIPT [ARGS]
-                                     which modules must stay in FP32 so that the run matches?
-    tinymp example [NAME] [ARGS]     run a training of tinymp's own; without NAME: which there are
-    tinymp explain [NAME]            the rule behind an op, a layer, a policy or a topic
-    tinymp course [WHAT]             lessons with exercises that check themselves
-    tinymp info                      what tinymp runs on here
-
-`python -m tinymp` does the same. Exit code 2: the command line is wrong; of diff 1: the runs differ.
+Exit code 2: the command line is wrong; of diff 1: the runs differ.
 """
 
 from __future__ import annotations
@@ -26,7 +15,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -85,25 +76,16 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     a = command("audit", _audit, "run a program and say in which precision it computed, and what was lost there")
     a.add_argument("--out", type=Path, metavar="DIR", help="default: runs/audit/SCRIPT")
     a.add_argument("--shadow", action="store_true", help="also run every op again in FP32 (slow)")
-    a.add_argument(
-        "--stop-at-first", choices=STOPS, help="end the program at the first op that makes a NaN (or an infinity)"
-    )
+    first = "end the program at the first op that makes a NaN (or an infinity)"
+    a.add_argument("--stop-at-first", choices=STOPS, help=first)
     a.add_argument("--every", type=_positive, default=1, metavar="N", help="listen to one step in N, for long runs")
     a.add_argument("--trace", action="store_true", help="also mark every tensor, for tinymp diff")
-    a.add_argument(
-        "--formats",
-        type=_formats,
-        default=(),
-        metavar="NAME,...",
-        help=f"also say what these would have lost: {', '.join(SCALED)}",
-    )
-    a.add_argument(
-        "--accumulators",
-        type=_accumulators,
-        default=(),
-        metavar="NAME,...",
-        help=f"also say what the Tensor Cores of these would have summed: {', '.join(KNOWN)}",
-    )
+    for option, what, known, said in (
+        ("formats", "format", SCALED, "these would have lost"),
+        ("accumulators", "architecture", KNOWN, "the Tensor Cores of these would have summed"),
+    ):
+        names, said = partial(_names, what, known), f"also say what {said}: {', '.join(known)}"
+        a.add_argument(f"--{option}", type=names, default=(), metavar="NAME,...", help=said)
     program(a)
 
     a = command("diff", _diff, "compare two runs of `tinymp audit --trace`, tensor by tensor: where do they part?")
@@ -120,20 +102,11 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     a.add_argument("--out", type=Path, default=Path("runs/ablate"), metavar="DIR", help="default: runs/ablate")
 
     a = command("bisect", _bisect, "which modules must stay in FP32 so that a run matches?")
-    a.add_argument(
-        "--measure",
-        type=_measure,
-        required=True,
-        metavar="NAME",
-        help="the number to match: a global variable that SCRIPT leaves (of a list the last), or FILE.json:key.key",
-    )
+    what = "the number to match: a global variable that SCRIPT leaves (of a list the last), or FILE.json:key.key"
+    a.add_argument("--measure", type=_measure, required=True, metavar="NAME", help=what)
     a.add_argument("--seeds", type=_positive, default=3, metavar="K", help="runs per try (default: 3)")
-    a.add_argument(
-        "--tolerance",
-        type=_tolerance,
-        metavar="T",
-        help="how far the mean may lie outside of FP32's runs (default: as far as they lie apart, at least 1 %%)",
-    )
+    far = "how far the mean may lie outside of FP32's runs (default: as far as they lie apart, at least 1 %%)"
+    a.add_argument("--tolerance", type=_tolerance, metavar="T", help=far)
     a.add_argument("--out", type=Path, default=Path("runs/bisect"), metavar="DIR", help="default: runs/bisect")
     program(a)
 
@@ -163,30 +136,21 @@ def _measure(text: str) -> str:
 
 
 def _tolerance(text: str) -> float:
-    try:
+    with suppress(ValueError):
         if 0 <= (value := float(text)) < math.inf:
             return value
-    except ValueError:
-        pass
     raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text!r}")
 
 
-def _formats(text: str) -> tuple[str, ...]:
+def _names(what: str, known: Iterable[str], text: str) -> tuple[str, ...]:
     """NAME,NAME."""
-    return _names(text, "format", SCALED)
-
-
-def _accumulators(text: str) -> tuple[str, ...]:
-    """NAME,NAME."""
-    return _names(text, "architecture", KNOWN)
-
-
-def _names(text: str, what: str, known: Iterable[str]) -> tuple[str, ...]:
     for name in (names := tuple(text.split(","))):
         if name not in known:
             raise argparse.ArgumentTypeError(f"unknown {what} {name!r}; there are {', '.join(known)}")
     return names
 
+
+_say = partial(print, flush=True)
 
 # ----------------------------------------------------------------------------------------------------------- commands
 
@@ -247,7 +211,9 @@ def _ablate(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[
             except (OSError, ImportError) as error:  # data that are missing
                 p.error(str(error))
             _say(f"{number} of {len(chosen)}, {time.perf_counter() - began:.0f} s: {decision.name}: {decision.flipped}")
-            ablation.write_json(options.out / "ablation.json")  # the results so far: all of them may take hours
+            write_json(
+                options.out / "ablation.json", ablation.as_dict()
+            )  # the results so far: all of them may take hours
     print(f"\n{ablation}\n\nwrote {options.out / 'ablation.json'}")
     try:
         ablation.write_png(options.out / "ablation.png")
@@ -305,13 +271,12 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
 
 
 def _bisect(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
-    given = vars(options)
-    names = ("program", "arguments", "measure", "module", "seeds", "tolerance", "out")
+    given = {name: value for name, value in vars(options).items() if name not in ("command", "run")}
     with started(options.program, options.arguments, options.module):
         try:
             check_program(options.program, options.module)
             check(options.out)
-            bisection = Bisection(**{name: given[name] for name in names}, say=_say)
+            bisection = Bisection(**given, say=_say)
         except (ValueError, OSError, ImportError, SyntaxError) as error:
             p.error(str(error))
     earlier = "" if bisection.runs else _move_earlier(options.out, (RESULTS, "logs"), "search")
@@ -329,10 +294,6 @@ def _bisect(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[
     return 0
 
 
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
 def _move_earlier(out: Path, files: Sequence[str] = (*FILES, trace.FILE), what: str = "audit") -> str:
     """Move the files of an earlier audit to a folder that is named after their time; returns what to say of it."""
     there = [out / name for name in files if (out / name).exists()]
@@ -346,15 +307,14 @@ def _move_earlier(out: Path, files: Sequence[str] = (*FILES, trace.FILE), what: 
     return f"; the earlier {what} is in {folder.name}"
 
 
-def _write(audited: Audit, out: Path, title: str) -> list[str]:
+def _write(audited: Audit, out: Path, title: str) -> tuple[str, ...]:
     """Write everything; returns the names of the files."""
     data, ledger, page = FILES
     write_json(out / data, audited.as_dict())
     write(out / ledger, audited.ledger.to_csv())
-    written = [data, ledger]
     try:
         audited.report(out / page, title)
     except ModuleNotFoundError as error:
         print(f"no {page}: {error}", file=sys.stderr)
-        return written
-    return [*written, page]
+        return FILES[:2]
+    return FILES

@@ -12,6 +12,7 @@ has been in, here or in what the op read. Beyond half as much again (for the unc
 
 from __future__ import annotations
 
+import heapq
 import math
 import os
 import shutil
@@ -20,7 +21,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from difflib import SequenceMatcher
-from itertools import count
+from itertools import count, groupby, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,6 +66,18 @@ class Pair(NamedTuple):
 
 _OWN = ("iteration", "same", "distance", "inputs", "rewired", "rounding")
 _OF_EACH = ("caller", "shape", "dtype", "norm", "largest", "nonfinite", "scale")
+
+
+_WHY = {  # of a difference, by the tensor's role
+    "parameter": "What the optimizer wrote was the same: the weight was changed or rounded otherwise.",
+    "input": "It comes from outside of the ops: the runs were given different data.",
+    "gradient": "Backward wrote the same: what came after (unscaling, clipping, an exchange) did not.",
+    "update": "The optimizer read the same gradient: its options, its state or its arithmetic differ.",
+}
+_OTHER = (
+    "What this op read was the same, bit for bit: the op itself computes something else (another policy, backend or "
+    "BLAS, other options, other random numbers, other code)."
+)
 
 
 class Compared(NamedTuple):
@@ -229,27 +242,18 @@ class Difference:
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, as JSON can hold it."""
-        runs = {
-            name: {"source": run.source, "tensors": run.tensors, "ended": run.ended, **run.header}
-            for name, run in (("a", self.a), ("b", self.b))
-        }
-        parted = self.parted and {"iteration": self.parted[0], "only": self.parted[1], "what": str(self.parted[2])}
-        content = {
-            **runs,
-            "headings": self.headings(),
-            "same": self.same,
-            "configuration": {name: list(values) for name, values in self.configuration.items()},
-            "settings": self.settings,
-            "first": self.first and self.first.as_dict(),
-            "beyond": self.beyond and self.beyond.as_dict(),
-            "why": self.why(),
-            "parted": parted,
-            "only": self.only,
-            "unpaired": self.unpaired,
-            "nonfinite": [at and {"iteration": at[0], "what": str(at[1])} for at in self.nonfinite],
-            "steps": [step._asdict() for step in self.steps],
-            "depth": [pair.as_dict() for pair in self.depth],
-        }
+        plain = ("same", "configuration", "settings", "only", "unpaired")
+        content = {name: getattr(self, name) for name in plain}
+        for name, run in (("a", self.a), ("b", self.b)):
+            content[name] = {"source": run.source, "tensors": run.tensors, "ended": run.ended, **run.header}
+        content |= {"headings": self.headings(), "why": self.why()}
+        for name, pair in (("first", self.first), ("beyond", self.beyond)):
+            content[name] = pair and pair.as_dict()
+        what = self.parted and (*self.parted[:2], str(self.parted[2]))
+        content["parted"] = what and dict(zip(("iteration", "only", "what"), what))
+        content["nonfinite"] = [at and {"iteration": at[0], "what": str(at[1])} for at in self.nonfinite]
+        content["steps"] = [step._asdict() for step in self.steps]
+        content["depth"] = [pair.as_dict() for pair in self.depth]
         return jsonable(content)
 
     def headings(self) -> list[str]:
@@ -273,33 +277,16 @@ class Difference:
         a, b = p.a, p.b
         if a.shape != b.shape:
             return f"Its shape is {a.shape} in A and {b.shape} in B."
-        parts = []
-        stored = f"It is stored as {a.dtype} in A and as {b.dtype} in B. " if a.dtype != b.dtype else ""
-        rounds = bool(stored) and p.distance <= SLACK * p.rounding
-        if rounds:
-            parts.append(stored + "One rounding explains the distance.")
+        parts = [f"It is stored as {a.dtype} in A and as {b.dtype} in B."] * (a.dtype != b.dtype)
+        if parts and p.distance <= SLACK * p.rounding:
+            parts.append("One rounding explains the distance.")
         elif p.rewired:
-            parts.append(stored + "It was not made from the same tensors: an op before it is in one run alone.")
-        elif a.role == "parameter":
-            seeded = "The weights differ before an op has run on them: another seed, or other weights loaded."
-            changed = "What the optimizer wrote was the same: the weight was changed or rounded otherwise."
-            parts.append(stored + (seeded if p.iteration == self.steps[0].iteration else changed))
-        elif a.role == "input":
-            parts.append(stored + "It comes from outside of the ops: the runs were given different data.")
-        elif a.role == "gradient":
-            parts.append(
-                stored + "Backward wrote the same: what came after (unscaling, clipping, an exchange) did not."
-            )
-        elif a.role == "update":
-            parts.append(
-                stored + "The optimizer read the same gradient: its options, its state or its arithmetic differ."
-            )
+            parts.append("It was not made from the same tensors: an op before it is in one run alone.")
+        elif a.role == "parameter" and p.iteration == self.steps[0].iteration:
+            parts.append("The weights differ before an op has run on them: another seed, or other weights loaded.")
         else:
-            parts.append(
-                stored + "What this op read was the same, bit for bit: the op itself computes something else (another "
-                "policy, backend or BLAS, other options, other random numbers, other code)."
-            )
-        if p.distance == 0 and not stored:
+            parts.append(_WHY.get(a.role, _OTHER))
+        if p.distance == 0 and a.dtype == b.dtype:
             parts.append("Only the signs of zeros, or bits of NaN, differ.")
         if 0 <= self.generators <= p.iteration:
             parts.append(f"The random generators stood elsewhere when step {self.generators} began.")
@@ -320,21 +307,19 @@ class Difference:
             if self.beyond is None:
                 parts.append("No tensor is further apart than one rounding explains.")
             elif self.beyond.a is not self.first.a:
-                grows = _grown(self.beyond)
-                parts.append(
-                    self._text_of("First beyond one rounding", self.beyond, width) + f"\n  {grows}" * bool(grows)
-                )
+                grows = f"\n  What it read is apart by {apart(self.beyond.inputs)}." if self.beyond.inputs else ""
+                parts.append(self._text_of("First beyond one rounding", self.beyond, width) + grows)
+        said = []
         if self.parted is not None:
             at, which, line = self.parted
-            text = (  # a step that was skipped has no updates, another program other ops
-                f"First in {which} alone: step {at}, {line} ({line.caller}). In all, {many(self.only[0], 'tensor')} "
-                f"in A alone and {many(self.only[1], 'tensor')} in B alone."
-            )
-            parts.append(_wrapped(text.replace(SPACE, " "), width, "  ", first=""))
+            in_a, in_b = (many(n, "tensor").replace(SPACE, " ") for n in self.only)
+            # a step that was skipped has no updates, another program other ops
+            alone = f"In all, {in_a} in A alone and {in_b} in B alone."
+            said.append(f"First in {which} alone: step {at}, {line} ({line.caller}). {alone}")
         for which, found in zip("AB", self.nonfinite):
             if found is not None:
-                text = f"First infinity or NaN in {which}: step {found[0]}, {found[1]} ({found[1].caller})"
-                parts.append(_wrapped(text, width, "  ", first=""))
+                said.append(f"First infinity or NaN in {which}: step {found[0]}, {found[1]} ({found[1].caller})")
+        parts += [_wrapped(text, width, first="") for text in said]
         if self.first is not None:
             parts += [self._text_depth(width), self._text_steps(width)]
         return "\n\n".join(part for part in parts if part)
@@ -352,15 +337,14 @@ class Difference:
         return title + "\n" + table(rows, left=(0, 1, 2), most=None, ruled=False)
 
     def _text_of(self, title: str, p: Pair, width: int) -> str:
-        lines = p.a.caller if p.a.caller == p.b.caller else f"A: {p.a.caller}, B: {p.b.caller}"
-        dtypes = p.a.dtype if p.a.dtype == p.b.dtype else f"{p.a.dtype} and {p.b.dtype}"
-        far = f"Apart by {apart(p.distance)} of its norm; {dtypes} {p.a.shape}."
-        if p.a.nonfinite != p.b.nonfinite:
-            counts = f"{p.a.nonfinite:,} numbers in A and {p.b.nonfinite:,} in B"
-            far = f"{counts} are infinite or NaN; {dtypes} {p.a.shape}."
-        return (
-            _wrapped(f"{title}: step {p.iteration}, {p.a} ({lines})", width, "    ", "") + "\n" + _wrapped(far, width)
-        )
+        a, b = p.a, p.b
+        lines = a.caller if a.caller == b.caller else f"A: {a.caller}, B: {b.caller}"
+        dtypes = a.dtype if a.dtype == b.dtype else f"{a.dtype} and {b.dtype}"
+        far = f"Apart by {apart(p.distance)} of its norm"
+        if a.nonfinite != b.nonfinite:
+            far = f"{a.nonfinite:,} numbers in A and {b.nonfinite:,} in B are infinite or NaN"
+        title = _wrapped(f"{title}: step {p.iteration}, {a} ({lines})", width, "    ", "")
+        return title + "\n" + _wrapped(f"{far}; {dtypes} {a.shape}.", width)
 
     def _text_depth(self, width: int) -> str:
         """The ops of one step, at most a dozen of each phase: where the distance changed most, first and last."""
@@ -448,24 +432,13 @@ def _eps(dtype: np.dtype) -> float:
 
 def _together(a: Iterator[Step], b: Iterator[Step]) -> Iterator[tuple[Step | None, Step | None]]:
     """The steps of two runs by their number; None where one lacks it."""
-    x, y = next(a, None), next(b, None)
-    while x is not None or y is not None:
-        if y is None or (x is not None and x.iteration < y.iteration):
-            yield x, None
-            x = next(a, None)
-        elif x is None or y.iteration < x.iteration:
-            yield None, y
-            y = next(b, None)
-        else:
-            yield x, y
-            x, y = next(a, None), next(b, None)
+    tagged = heapq.merge(*(zip(repeat(i), steps) for i, steps in enumerate((a, b))), key=lambda x: x[1].iteration)
+    for _, some in groupby(tagged, lambda x: x[1].iteration):
+        found = dict(some)
+        yield found.get(0), found.get(1)
 
 
 # ---------------------------------------------------------------------------------------------------------- as text
-
-
-def _grown(p: Pair) -> str:
-    return f"What it read is apart by {apart(p.inputs)}." if p.inputs else ""
 
 
 def _telling(pairs: list[Pair], most: int) -> list[Pair]:
@@ -477,9 +450,8 @@ def _telling(pairs: list[Pair], most: int) -> list[Pair]:
     return [pairs[i] for i in sorted({0, len(pairs) - 1, *steps[: most - 2]})]
 
 
-def _wrapped(text: str, width: int, indent: str = "  ", first: str | None = None) -> str:
-    begins = indent if first is None else first
-    return textwrap.fill(text, width, initial_indent=begins, subsequent_indent=indent, break_on_hyphens=False)
+def _wrapped(text: str, width: int, indent: str = "  ", first: str = "  ") -> str:
+    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _fitted(rows: list[tuple[str, ...]], width: int, left: tuple[int, ...] = (0,), give: int = 0) -> str:

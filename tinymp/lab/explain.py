@@ -39,10 +39,8 @@ WIDTH = 100  # of the text
 class Explanation:
     """What there is to say about a name; `print` shows it.
 
-    name      as tinymp writes it ("BatchNorm2d"); `what` it is ("layer", "op", "policy", "topic", ...)
-    topic     the rule behind it; of a tool that decides nothing an empty one
-    formula   what it computes, from its docstring and those of its Ops
-    ops       the Ops that it runs, the one that decides most first
+    what      it is: "layer", "op", "policy", "topic", ...; topic: the rule behind it
+    formula   what it computes, from its docstring and those of its Ops; ops: these, the one that decides most first
     kind      its kind of arithmetic, None where it has none of its own
     read      {"tinymp/ops/softmax.py:14": "Softmax.forward", ...}, what to read first at the top
     ablation  the decisions that flip the rule
@@ -57,25 +55,18 @@ class Explanation:
     read: dict[str, str]
     ablation: list[Decision]
 
-    @property
-    def gradient(self) -> Kind | None:
-        """The kind of backward, where it is another one."""
-        return self.ops[0].gradient if self.ops else None
-
-    @property
-    def measure(self) -> str:
-        """What to ask of an audit about an op: "a.ledger.filter(op='softmax')"."""
-        if not self.ops:
-            return ""
-        named = "name" in self.ops[0].forward.__code__.co_names  # amin's Op sets its name
-        return f"a.ledger.filter(op={self.name if self.what == 'op' and named else self.ops[0].name!r})"
-
     def __str__(self) -> str:
-        kinds = {"": self.kind} if not self.gradient else {"forward ": self.kind, "backward ": self.gradient}
+        gradient, measure = None, ""
+        if self.ops:
+            gradient = self.ops[0].gradient  # the kind of backward, where it is another one
+            named = self.what == "op" and "name" in self.ops[0].forward.__code__.co_names  # amin's Op sets its name
+            op = self.name if named else repr(self.ops[0].name)
+            measure = f"with mp.audit() as a: train()\na.ledger.filter(op={op})"
+        kinds = {"": self.kind} if not gradient else {"forward ": self.kind, "backward ": gradient}
         title = f"{self.name}: {self.what}" + (f", {self.kind.name}" if self.kind and self.what != "kind" else "")
-        title += f", backward {self.gradient.name}" if self.gradient else ""
+        title += f", backward {gradient.name}" if gradient else ""
         topic, names = self.topic, ",".join(d.name for d in self.ablation)
-        attempt = [f"tinymp ablate mnist --only {names}", *(f"{d.name}: {d.flipped}" for d in self.ablation)]
+        attempt = [f"tinymp ablate cnn --only {names}", *(f"{d.name}: {d.flipped}" for d in self.ablation)]
         entries = [
             ("", self.formula),
             ("arithmetic", "\n".join(label + _arithmetic(kind) for label, kind in kinds.items() if kind)),
@@ -84,7 +75,7 @@ class Explanation:
             ("source", topic.source and f"{topic.source} (MPT: Mixed Precision Training; NVG: NVIDIA's guide)"),
             ("without it", topic.without),
             ("read", "\n".join(f"{line}  {name}" for line, name in self.read.items())),
-            ("measure", self.measure and f"with mp.audit() as a: train()\n{self.measure}"),
+            ("measure", measure),
             ("try", "\n".join(attempt) if self.ablation else ""),
         ]
         return "\n".join([title, "=" * len(title), *(_entry(label, text) for label, text in entries if text)])
@@ -114,11 +105,10 @@ def explain(name: str) -> Explanation:
 
 def names() -> dict[str, list[str]]:
     """Everything that can be explained, by what it is: {"op": ["softmax", ...], ...}."""
-    out: dict[str, list[str]] = {}
+    out: dict[str, dict[str, None]] = {}
     for name, what, _ in _entries():
-        if what != "alias" and name not in out.setdefault(what, []):
-            out[what].append(name)
-    return out
+        out.setdefault(what, {})[name] = None
+    return {what: [*found] for what, found in out.items() if what != "alias"}
 
 
 def overview() -> str:
@@ -332,21 +322,19 @@ def _line(thing: Any) -> str:
     start: tuple[str, ...] = ("def ", "class ")
     if isinstance(thing, FunctionType) and thing.__code__.co_name != thing.__name__:  # the row of a table
         path, first = inspect.getsourcefile(sys.modules[thing.__module__]) or "", 1
-        source, start = (
-            Path(path).read_text(encoding="utf-8").splitlines(),
-            (f"{thing.__name__} = ", f"{thing.__name__}: "),
-        )
+        source = Path(path).read_text(encoding="utf-8").splitlines()
+        start = f"{thing.__name__} = ", f"{thing.__name__}: "
     line = next(first + i for i, text in enumerate(source) if text.lstrip().startswith(start))
     return f"{Path(path).relative_to(ROOT).as_posix()}:{line}"
 
 
 def _rounds(found: list[type[Op]]) -> str:
     """What these Ops round, and how often: in words of ROUNDED, or what their kind says."""
-    said: dict[str, list[str]] = {}
+    said: dict[str, dict[str, None]] = {}
     for op in found:
-        said.setdefault(rounds_of(op), []).append(op.name)
+        said.setdefault(rounds_of(op), {})[op.name] = None
     several = len({op.name for op in found}) > 1
-    return "\n".join((f"{', '.join(dict.fromkeys(names))}: " if several else "") + t for t, names in said.items())
+    return "\n".join(f"{', '.join(names)}: " * several + text for text, names in said.items())
 
 
 def rounds_of(op: type[Op]) -> str:

@@ -19,7 +19,6 @@ from ..backend.extras import hint, in_checkout
 EXAMPLES = {
     "one_page": "examples",
     "cnn": "examples",
-    "mnist": "examples",
     "lstm": "examples,shakespeare",
     "dcgan": "examples",
     "long_run": "examples",

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -42,10 +41,8 @@ NAME = re.compile(r"[^\W\d]\w*(\.\w+)*")
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, and how.
+    """What to run, see `Bisection`, and how.
 
-    program, module, arguments, measure  see `Bisection`
-    seed     the seed: 0, 1, ...
     fp32     whether FP32 takes the place of every half-precision policy, for models and data
     keep     the modules to keep, as "number of the model:path"; models are numbered as they are cast
     modules  all modules that may be kept, once they are known
@@ -166,7 +163,7 @@ class Trial:
         backend.manual_seed(seed)
         devices: Any = backend.cpu, backend.gpu
         for device in devices:
-            device.manual_seed = _shifted(device.manual_seed, seed)
+            device.manual_seed = lambda given, own=device.manual_seed: own(given + seed)
 
     # ---- what is kept
 
@@ -238,10 +235,6 @@ class Trial:
         return [{"model": name, "policy": cast.policy.name} for cast, name in zip(self.casts, self._names())]
 
 
-def _shifted(manual_seed: Callable[[int], None], by: int) -> Callable[[int], None]:
-    return lambda seed: manual_seed(seed + by)
-
-
 # -------------------------------------------------------------------------------------------------------- its measure
 
 
@@ -304,12 +297,8 @@ def _finished(program: str, module: bool) -> Mapping[str, Any]:
     except SystemExit as end:
         if end.code:
             raise
-        frames = [frame for frame, _ in traceback.walk_tb(end.__traceback__) if _is_main(frame)]
-        return frames[-1].f_globals
-
-
-def _is_main(frame: FrameType) -> bool:
-    return frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
+        frames = [frame for frame, _ in traceback.walk_tb(end.__traceback__) if frame.f_code.co_name == "<module>"]
+        return [frame.f_globals for frame in frames if frame.f_globals.get("__name__") == "__main__"][-1]
 
 
 def _where(error: BaseException) -> str:
