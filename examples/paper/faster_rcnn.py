@@ -36,29 +36,18 @@ def anchor_boxes(height: int, width: int, stride: int, sizes: Sequence[float]) -
     return to_dtype(np.stack(np.broadcast_arrays(x - w, y - h, x + w, y + h), -1).reshape(-1, 4), FP32.storage)
 
 
-def mean_losses(logits: Tensor, codes: Tensor, labels: Array, wanted: list, beta: float) -> tuple[Tensor, Tensor]:
+def selected(x: Tensor, columns: int, rows: Array) -> Tensor:
+    """These rows of x, which has so many columns."""
+    return ops.index_select(x.reshape(-1, columns), 0, tensor(rows, device=x.device))
+
+
+def mean_losses(logits: Tensor, codes: Tensor, labels: Array, wanted: Array, beta: float) -> tuple[Tensor, Tensor]:
     """Cross entropy of sampled boxes, logits (n, classes), and smooth L1 of those with objects, codes (m, 4); each is a
     sum divided by n.
     """
     n, here = max(len(labels), 1), logits.device
     named = ops.cross_entropy(logits, tensor(labels, device=here), reduction="sum")
-    truth = tensor(np.concatenate(wanted), device=here)
-    return named / n, ops.smooth_l1_loss(codes, truth, reduction="sum", beta=beta) / n
-
-
-class RPNHead(Module):
-    """A map -> for each anchor logits (N, anchors, 2) of background and object, and codes (N, anchors, 4)."""
-
-    def __init__(self, channels: int, per_place: int) -> None:
-        super().__init__()
-        self.conv = Conv2d(channels, channels, 3, padding=1)
-        self.cls_logits = Conv2d(channels, per_place * 2, 1)
-        self.bbox_pred = Conv2d(channels, per_place * 4, 1)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits, and the codes."""
-        x = ops.relu(self.conv(x))
-        return per_box(self.cls_logits(x), 2), per_box(self.bbox_pred(x), 4)
+    return named / n, ops.smooth_l1_loss(codes, tensor(wanted, device=here), reduction="sum", beta=beta) / n
 
 
 class RegionProposalNetwork(Module):
@@ -69,7 +58,14 @@ class RegionProposalNetwork(Module):
     ) -> None:
         super().__init__()
         self.stride, self.sizes, self.before, self.after, self.batch = stride, sizes, before, after, batch
-        self.head = RPNHead(channels, len(RATIOS) * len(sizes))
+        per_place = len(RATIOS) * len(sizes)
+        self.conv = Conv2d(channels, channels, 3, padding=1)
+        self.cls_logits, self.bbox_pred = (Conv2d(channels, per_place * n, 1) for n in (2, 4))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """A map -> for each anchor logits (N, anchors, 2) of background and object, and codes (N, anchors, 4)."""
+        x = ops.relu(self.conv(x))
+        return per_box(self.cls_logits(x), 2), per_box(self.bbox_pred(x), 4)
 
     def anchors(self, features: Tensor, size: tuple[int, int]) -> tuple[Array, Array]:
         """The anchors of a map, and which of them lie in the image. ValueError if it has room for none."""
@@ -101,20 +97,17 @@ class RegionProposalNetwork(Module):
         self, logits: Tensor, codes: Tensor, boxes: Array, inside: Array, objects: list[Objects], random: Any
     ) -> tuple[Tensor, Tensor]:
         """Of objectness and of boxes, over anchors inside their image: half of them with an object, if there are."""
-        places, positive, labels, wanted = [], [], [], []
+        sampled = []
         for i, (truth, _) in enumerate(objects):
             found = np.full(len(boxes), NEITHER)
             found[inside] = match(truth, boxes[inside], OBJECT, NO_OBJECT)
             chosen = sample(found, self.batch, 0.5, random)
             at = chosen[found[chosen] >= 0]
-            wanted.append(encode_boxes(truth[found[at]], boxes[at], NO_WEIGHTS))
-            labels.append(found[chosen] >= 0)
-            places.append(i * len(boxes) + chosen)
-            positive.append(i * len(boxes) + at)
-        rows, at = (tensor(np.concatenate(p), device=logits.device) for p in (places, positive))
-        logits = ops.index_select(logits.reshape(-1, 2), 0, rows)
-        codes = ops.index_select(codes.reshape(-1, 4), 0, at)
-        return mean_losses(logits, codes, np.asarray(np.concatenate(labels), "int64"), wanted, RPN_BETA)
+            wanted = encode_boxes(truth[found[at]], boxes[at], NO_WEIGHTS)
+            sampled.append((i * len(boxes) + chosen, i * len(boxes) + at, found[chosen] >= 0, wanted))
+        rows, positive, labels, wanted = map(np.concatenate, zip(*sampled))
+        logits, codes = selected(logits, 2, rows), selected(codes, 4, positive)
+        return mean_losses(logits, codes, np.asarray(labels, "int64"), wanted, RPN_BETA)
 
 
 class RoIHeads(Module):
@@ -143,24 +136,21 @@ class RoIHeads(Module):
         """Of classes and of boxes. The objects' own boxes are proposals, too; a quarter of the regions shows an object
         if so many overlap one by half or more.
         """
-        regions, positive, labels, wanted, total = [], [], [], [], 0
+        regions, sampled, total = [], [], 0
         for proposed, (truth, classes) in zip(proposals, objects):
             boxes = np.concatenate([truth, np.asarray(proposed)])
             found = match(truth, boxes, 0.5, 0.5, best=False)
             chosen = sample(found, self.batch, 0.25, random)
             at = np.flatnonzero(found[chosen] >= 0)  # of the chosen
             regions.append(tensor(boxes[chosen], device=features.device))
-            wanted.append(encode_boxes(truth[found[chosen[at]]], boxes[chosen[at]], WEIGHTS))
             label = np.zeros(len(chosen), "int64")
             label[at] = classes[found[chosen[at]]]
-            labels.append(label)
-            positive.append(total + at)
+            sampled.append((total + at, label, encode_boxes(truth[found[chosen[at]]], boxes[chosen[at]], WEIGHTS)))
             total += len(chosen)
         logits, codes = self(features, regions)
-        label = np.concatenate(labels)
-        at = np.concatenate(positive)
-        rows = tensor(at * logits.shape[1] + label[at], device=logits.device)  # the codes of the right class
-        return mean_losses(logits, ops.index_select(codes.reshape(-1, 4), 0, rows), label, wanted, 1.0)
+        at, label, wanted = map(np.concatenate, zip(*sampled))
+        codes = selected(codes, 4, at * logits.shape[1] + label[at])  # of the right class
+        return mean_losses(logits, codes, label, wanted, 1.0)
 
     def detect(self, features: Tensor, proposals: list[Tensor], size: tuple[int, int]) -> list[dict[str, Tensor]]:
         """Of each class the boxes with scores above 0.05 after NMS at 0.3; of these the best 100."""
@@ -213,24 +203,19 @@ class FasterRCNN(Module):
         )
         wide = scale.channels(4096)
         self.roi_heads = RoIHeads(channels, stride, wide, num_classes, dropout, box_batch_size_per_image)
-        head, regions = self.rpn.head, self.roi_heads
-        start(self, head.conv, head.cls_logits, head.bbox_pred, regions.cls_score, regions.bbox_pred)
+        rpn, regions = self.rpn, self.roi_heads
+        start(self, rpn.conv, rpn.cls_logits, rpn.bbox_pred, regions.cls_score, regions.bbox_pred)
 
     def forward(self, images: Tensor, targets: Any = None) -> Any:
         """Losses in training, detections in evaluation, where targets are not read."""
         objects = objects_of("FasterRCNN", targets) if self.training else []
         size, maps = images.shape[2:], self.backbone(images)
         boxes, inside = self.rpn.anchors(maps, size)
-        logits, codes = self.rpn.head(maps)
+        logits, codes = self.rpn(maps)
         proposals = self.rpn.propose(logits, codes, boxes, size)
         if not self.training:
             return self.roi_heads.detect(maps, proposals, size)
         random = np.random.default_rng(backend.cpu.generator.integers(2**63))  # one draw, whatever is proposed
-        objectness, rpn_box_reg = self.rpn.losses(logits, codes, boxes, inside, objects, random)
-        classifier, box_reg = self.roi_heads.losses(maps, proposals, objects, random)
-        return {
-            "loss_classifier": classifier,
-            "loss_box_reg": box_reg,
-            "loss_objectness": objectness,
-            "loss_rpn_box_reg": rpn_box_reg,
-        }
+        first = self.rpn.losses(logits, codes, boxes, inside, objects, random)
+        names = "loss_classifier", "loss_box_reg", "loss_objectness", "loss_rpn_box_reg"
+        return dict(zip(names, (*self.roi_heads.losses(maps, proposals, objects, random), *first)))

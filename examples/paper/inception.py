@@ -5,65 +5,51 @@ An Inception module runs several paths side by side and joins their channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-from tinymp import ops
-from tinymp.nn import (
-    AdaptiveAvgPool2d,
-    AvgPool2d,
-    BatchNorm2d,
-    Conv2d,
-    Dropout,
-    Flatten,
-    Linear,
-    LocalResponseNorm,
-    MaxPool2d,
-    Module,
-    ModuleList,
-    ReLU,
-    Sequential,
-)
+from tinymp import nn, ops
 from tinymp.tensor import Tensor
 
 from .scale import FULL, Scale, start
 
 # Of a path's layers: (outputs, kernel), (outputs, kernel, stride), a pooling, or a list of paths to go on with.
 Step = Any
-Unit = Callable[..., Module]
+Unit = Callable[..., nn.Module]
 
 
-class Paths(Module):
+class Paths(nn.Module):
     """Paths side by side, whose results are joined along the channels."""
 
-    def __init__(self, paths: list[Module]) -> None:
+    def __init__(self, paths: list[nn.Module]) -> None:
         super().__init__()
-        self.paths = ModuleList(paths)
+        self.paths = nn.ModuleList(paths)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (N, C, H, W)."""
         return ops.cat([path(x) for path in self.paths], 1)
 
 
+def row(unit: Unit, scale: Scale, n: int, steps: Iterable[Step]) -> tuple[nn.Sequential, int]:
+    """Layers in a row, and the channels that come out. unit(inputs, outputs, kernel, ...) makes a convolution."""
+    layers: list[nn.Module] = []
+    for step in steps:
+        if isinstance(step, nn.Module):
+            layer = step
+        elif isinstance(step, list):
+            layer, n = module(unit, scale, n, *step)
+        else:
+            outputs = scale.channels(step[0])
+            layer, n = unit(n, outputs, *step[1:]), outputs
+        layers.append(layer)
+    return nn.Sequential(*layers), n
+
+
 def module(unit: Unit, scale: Scale, inputs: int, *paths: list[Step]) -> tuple[Paths, int]:
-    """An Inception module of these paths, and its channels. unit(inputs, outputs, kernel, ...) makes a convolution."""
-    layers: list[Module] = []
-    total = 0
-    for path in paths:
-        row, n = [], inputs
-        for step in path:
-            if isinstance(step, Module):
-                layer = step
-            elif isinstance(step, list):
-                layer, n = module(unit, scale, n, *step)
-            else:
-                outputs = scale.channels(step[0])
-                layer, n = unit(n, outputs, *step[1:]), outputs
-            row.append(layer)
-        layers.append(Sequential(*row))
-        total += n
-    return Paths(layers), total
+    """An Inception module of these paths, and its channels."""
+    made = [row(unit, scale, inputs, path) for path in paths]
+    return Paths([layers for layers, _ in made]), sum(n for _, n in made)
 
 
 def same(kernel: Any) -> Any:
@@ -71,17 +57,18 @@ def same(kernel: Any) -> Any:
     return tuple(k // 2 for k in kernel) if isinstance(kernel, tuple) else kernel // 2
 
 
-def plain(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Sequential:
+def plain(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
     """Convolution, ReLU: GoogLeNet's."""
-    return Sequential(Conv2d(inputs, outputs, kernel, stride, same(kernel)), ReLU())
+    return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, same(kernel)), nn.ReLU())
 
 
-def normalised(eps: float, inputs: int, outputs: int, kernel: Any, stride: int = 1, padding: Any = None) -> Sequential:
+def normalised(
+    eps: float, inputs: int, outputs: int, kernel: Any, stride: int = 1, padding: Any = None
+) -> nn.Sequential:
     """Convolution, batch norm, ReLU: Inception v2's and v3's. By default the padding keeps the size."""
     padding = same(kernel) if padding is None else padding
-    return Sequential(
-        Conv2d(inputs, outputs, kernel, stride, padding, bias=False), BatchNorm2d(outputs, eps=eps), ReLU()
-    )
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs, eps=eps), nn.ReLU())
 
 
 class Outputs(NamedTuple):
@@ -100,21 +87,26 @@ def loss(outputs: Any, target: Tensor, *, label_smoothing: float = 0.0, aux_weig
     return total
 
 
-class Inception(Module):
+class Inception(nn.Module):
     """A stem, modules, auxiliary heads before some of them, and the logits."""
 
-    def __init__(self, dropout: float) -> None:
+    def __init__(self, unit: Unit, scale: Scale, in_channels: int, dropout: float, *stem: Step) -> None:
         super().__init__()
-        self.stem = Sequential()
-        self.body = ModuleList()
-        self.aux = ModuleList()
+        self.unit, self.scale = unit, scale
+        self.stem, self.n = row(unit, scale, in_channels, stem)
+        self.body, self.aux = nn.ModuleList(), nn.ModuleList()
         self.heads: list[int] = []  # the numbers of the modules before which the heads are
-        self.avgpool = AdaptiveAvgPool2d(1)
-        self.dropout = Dropout(dropout)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.dropout = nn.Dropout(dropout)
 
-    def end(self, inputs: int, num_classes: int) -> None:
+    def add(self, *paths: list[Step]) -> None:
+        """Go on with a module of these paths."""
+        layer, self.n = module(self.unit, self.scale, self.n, *paths)
+        self.body.append(layer)
+
+    def end(self, num_classes: int) -> None:
         """Make the last layer, and draw all weights."""
-        self.fc = Linear(inputs, num_classes)
+        self.fc = nn.Linear(self.n, num_classes)
         start(self, self.fc, *[list(head)[-1] for head in self.aux])
 
     def forward(self, x: Tensor) -> Any:
@@ -151,36 +143,25 @@ class GoogLeNet(Inception):
     def __init__(
         self, num_classes: int = 1000, dropout: float = 0.4, *, in_channels: int = 3, scale: Scale = FULL
     ) -> None:
-        super().__init__(dropout)
-        a, n = scale.channels(64), scale.channels(192)
-        self.stem = Sequential(
-            Sequential(Conv2d(in_channels, a, 7, scale.stride(0), 3), ReLU()),
-            scale.pool(1, ceil_mode=True),
-            LocalResponseNorm(5),
-            plain(a, a, 1),
-            plain(a, n, 3),
-            LocalResponseNorm(5),
-            scale.pool(2, ceil_mode=True),
-        )
-        places = []
+        first, norm = (64, 7, scale.stride(0)), nn.LocalResponseNorm(5)
+        pools = [scale.pool(i, ceil_mode=True) for i in range(1, 5)]
+        super().__init__(plain, scale, in_channels, dropout, first, pools[0], norm, (64, 1), (192, 3), norm, pools[1])
+        seen = []  # the channels that each module sees
         for i, stage in enumerate(self.STAGES):
-            kept = scale.layers(stage)
+            for one, narrow3, three, narrow5, five, pooled in scale.layers(stage):
+                seen.append(self.n)
+                pool = [nn.MaxPool2d(3, 1, 1), (pooled, 1)]
+                self.add([(one, 1)], [(narrow3, 1), (three, 3)], [(narrow5, 1), (five, 5)], pool)
             if i == 1:
-                self.heads = [len(self.body) + 1, len(self.body) + len(kept) - 1]
-            for one, narrow3, three, narrow5, five, pooled in kept:
-                places.append(n)
-                pool = [MaxPool2d(3, 1, 1), (pooled, 1)]
-                paths = [(one, 1)], [(narrow3, 1), (three, 3)], [(narrow5, 1), (five, 5)], pool
-                layer, n = module(plain, scale, n, *paths)
-                self.body.append(layer)
+                self.heads = [len(seen) - len(scale.layers(stage)) + 1, len(seen) - 1]
             if i < 2:
-                self.body.append(scale.pool(3 + i, ceil_mode=True))
-                places.append(n)
+                seen.append(self.n)
+                self.body.append(pools[2 + i])
         narrow, wide = scale.channels(128), scale.channels(1024)
         for place in self.heads:  # of images of 14 x 14
-            dense = Linear(narrow * 16, wide), ReLU(), Dropout(0.7), Linear(wide, num_classes)
-            self.aux.append(Sequential(AvgPool2d(5, 3), plain(places[place], narrow, 1), Flatten(), *dense))
-        self.end(n, num_classes)
+            dense = nn.Linear(narrow * 16, wide), nn.ReLU(), nn.Dropout(0.7), nn.Linear(wide, num_classes)
+            self.aux.append(nn.Sequential(nn.AvgPool2d(5, 3), plain(seen[place], narrow, 1), nn.Flatten(), *dense))
+        self.end(num_classes)
 
 
 class InceptionV2(Inception):
@@ -203,26 +184,18 @@ class InceptionV2(Inception):
     )
 
     def __init__(self, num_classes: int = 1000, *, in_channels: int = 3, scale: Scale = FULL) -> None:
-        super().__init__(0.0)
-        unit = partial(normalised, 1e-5)
-        a, n = scale.channels(64), scale.channels(192)
-        self.stem = Sequential(
-            unit(in_channels, a, 7, scale.stride(0)),
-            scale.pool(1, ceil_mode=True),
-            unit(a, a, 1),
-            unit(a, n, 3),
-            scale.pool(2, ceil_mode=True),
-        )
+        first, pools = (64, 7, scale.stride(0)), [scale.pool(i, ceil_mode=True) for i in (1, 2)]
+        stem = first, pools[0], (64, 1), (192, 3), pools[1]
+        super().__init__(partial(normalised, 1e-5), scale, in_channels, 0.0, *stem)
         for i, stage in enumerate(self.STAGES):
             repeated = [widths for widths in stage if widths[0]]
             for one, narrow3, three, narrow5, five, pooled, kind in (*scale.layers(repeated), *stage[len(repeated) :]):
                 stride = 1 if one else scale.stride(3 + i)
-                pool = (AvgPool2d if kind == "avg" else MaxPool2d)(3, stride, 1)
+                pool = (nn.AvgPool2d if kind == "avg" else nn.MaxPool2d)(3, stride, 1)
                 paths = [(narrow3, 1), (three, 3, stride)], [(narrow5, 1), (five, 3), (five, 3, stride)]
                 first, last = ([[(one, 1)]], [pool, (pooled, 1)]) if one else ([], [pool])
-                layer, n = module(unit, scale, n, *first, *paths, last)
-                self.body.append(layer)
-        self.end(n, num_classes)
+                self.add(*first, *paths, last)
+        self.end(num_classes)
 
 
 class InceptionV3(Inception):
@@ -235,45 +208,32 @@ class InceptionV3(Inception):
     def __init__(
         self, num_classes: int = 1000, dropout: float = 0.5, *, in_channels: int = 3, scale: Scale = FULL
     ) -> None:
-        super().__init__(dropout)
-        unit, c = partial(normalised, 1e-3), scale.channels
-        self.stem = Sequential(
-            unit(in_channels, c(32), 3, scale.stride(0), 0),
-            unit(c(32), c(32), 3, 1, 0),
-            unit(c(32), c(64), 3),
-            scale.pool(1),
-            unit(c(64), c(80), 1),
-            unit(c(80), c(192), 3, 1, 0),
-            scale.pool(2),
-        )
+        unit, pools = partial(normalised, 1e-3), [scale.pool(1), scale.pool(2)]
+        stem = (32, 3, scale.stride(0), 0), (32, 3, 1, 0), (64, 3), pools[0], (80, 1), (192, 3, 1, 0), pools[1]
+        super().__init__(unit, scale, in_channels, dropout, *stem)
         wide, tall, halve, one = (1, 7), (7, 1), (3, 2, 0), (192, 1)  # halve: a kernel, its stride and padding
-        mean, largest = AvgPool2d(3, 1, 1), MaxPool2d(3, 2)
+        mean, largest = nn.AvgPool2d(3, 1, 1), nn.MaxPool2d(3, 2)
         split = [[(384, (1, 3))], [(384, (3, 1))]]
 
         def a(pooled: int) -> tuple:
             return [(64, 1)], [(48, 1), (64, 5)], [(64, 1), (96, 3), (96, 3)], [mean, (pooled, 1)]
 
         def b(m: int) -> tuple:
-            return (
-                [one],
-                [(m, 1), (m, wide), (192, tall)],
-                [(m, 1), (m, tall), (m, wide), (m, tall), (192, wide)],
-                [mean, one],
-            )
+            twice = [(m, 1), (m, tall), (m, wide), (m, tall), (192, wide)]
+            return [one], [(m, 1), (m, wide), (192, tall)], twice, [mean, one]
 
         first = [(384, *halve)], [(64, 1), (96, 3), (96, *halve)], [largest]
         second = [one, (320, *halve)], [one, (192, wide), (192, tall), (192, *halve)], [largest]
         last = [(320, 1)], [(384, 1), split], [(448, 1), (384, 3), split], [mean, one]
         # the modules of each stage (figures 5, 6 and 7 of the paper, and between them those that halve the image)
         stages = [*map(a, (32, 64, 64))], [first], [*map(b, (128, 160, 160, 192))], [second], [last, last]
-        n = c(192)
         for i, stage in enumerate(stages):
             for paths in scale.layers(stage):
-                layer, n = module(unit, scale, n, *paths)
-                self.body.append(layer)
+                self.add(*paths)
             if i == 2:  # of images of 17 x 17; others are averaged to the same 5 x 5
                 self.heads = [len(self.body)]
-                pool = AdaptiveAvgPool2d(5) if scale.halvings else AvgPool2d(5, 3)
-                layers = pool, unit(n, c(128), 1), unit(c(128), c(768), 5, 1, 0), AdaptiveAvgPool2d(1), Flatten()
-                self.aux.append(Sequential(*layers, Linear(c(768), num_classes)))
-        self.end(n, num_classes)
+                pool = nn.AdaptiveAvgPool2d(5) if scale.halvings else nn.AvgPool2d(5, 3)
+                steps = pool, (128, 1), (768, 5, 1, 0), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+                layers, inputs = row(unit, scale, self.n, steps)
+                self.aux.append(nn.Sequential(*layers, nn.Linear(inputs, num_classes)))
+        self.end(num_classes)
