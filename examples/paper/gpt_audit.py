@@ -18,6 +18,7 @@ from tinymp.audit.listener import Instrument, Place
 
 from .. import measure
 from . import program, trials
+from .trials import table
 
 ATTENTION = "scaled_dot_product_attention"
 SEED = 1_000_003  # of the batch that is looked at
@@ -105,20 +106,13 @@ class Watched(Instrument):
             self.absorbed[1] += int((branch != 0).sum())
 
 
-def table(head: tuple, rows: list[tuple]) -> str:
-    """Markdown; the first column is text, the others are numbers."""
-    lines = [head, ("---", *["---:"] * (len(head) - 1)), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-
-
 def values_table(found: dict[tuple, Values], scale: float) -> str:
     """By what and layer: size, and what storing lost."""
     rows = []
     for (what, layer), v in sorted(found.items(), key=lambda item: (ORDER.index(item[0][0]), item[0][1])):
         factor = scale if "gradients" in what else 1.0
-        where = f"{what}, block {layer}" if layer >= 0 else f"{what}" + (", embedding" if "stream" in what else "")
-        rms = (v.squares / max(v.n, 1)) ** 0.5
-        sizes = (f"{rms / factor:.2g}", f"{v.largest / factor:.3g}")
+        where = f"{what}, block {layer}" if layer >= 0 else what + ", embedding" * ("stream" in what)
+        sizes = f"{(v.squares / max(v.n, 1)) ** 0.5 / factor:.2g}", f"{v.largest / factor:.3g}"
         rows.append((where, *sizes, f"{v.zero / v.n:.2%}", f"{v.subnormal / v.n:.1%}"))
     return table(("", "root mean square", "largest", "became 0", "subnormal"), rows)
 

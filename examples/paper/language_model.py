@@ -6,7 +6,8 @@ python -m examples.paper.reproduce figure5    with and without loss scaling
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import tinymp as mp
@@ -30,6 +31,7 @@ class LanguageModeling(program.Task):
     measures: ClassVar = {"perplexity": ":.2f"}
     higher = False
     steps, batch, lr, clip = 360, 128, 8e-3, 1.0
+    optimizer = staticmethod(partial(optim.Adam, betas=(0.9, 0.99)))
 
     def __init__(self, batch: int = batch, data: str | None = None) -> None:
         super().__init__(batch, data)
@@ -46,9 +48,6 @@ class LanguageModeling(program.Task):
         model = lstm.LanguageModel(len(self.corpus.vocabulary))
         model.start_with(self.corpus.training)
         return model
-
-    def optimizer(self, parameters: Iterable, lr: float) -> optim.Optimizer:
-        return optim.Adam(parameters, lr, betas=(0.9, 0.99))
 
     def batches(self, seed: int) -> Iterator[tuple]:
         """(words, the words that follow, both (ROWS, batch); whether the text starts anew), the same for all seeds."""

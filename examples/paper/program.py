@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import abc
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import tinymp as mp
@@ -15,17 +14,20 @@ from .. import measure
 from . import trials
 
 
-class Task(abc.ABC):
+class Task:
     """What a program trains: data, once read; a model of it; what a step learns from; how it is judged.
 
     name       of the program, as in `python -m examples.paper.NAME`
-    about      the data in a sentence, once they are read
-    measures   of a trained model: their names, and how they are printed; the first is the one that is compared
-    higher     whether a larger one is better
-    own_data   whether it takes no others
+    about      the data in a sentence, once they are read; own_data: whether it takes no others
+    measures   of a trained model: their names, and how they are printed; the first is compared; higher: is better
     items      what a batch is made of, such as "sentences"
     steps, batch, lr    how it is trained if the command line says nothing else
     clip       the largest norm of all gradients together
+    optimizer(parameters, lr)   what trains it
+    model()                     a new one in FP32; its weights are drawn from tinymp's generator
+    batches(seed)               batches without end, of NumPy arrays, which depend on the seed alone
+    loss(model, batch)          the mean loss, FP32, of a batch, which is brought to where the model is
+    scores(model)               {name: value} of its measures on what was held out
     """
 
     name: ClassVar[str]
@@ -44,26 +46,6 @@ class Task(abc.ABC):
         if self.own_data and data:
             raise ValueError(f"--data {data}: {self.name} has data of its own")
         self.batch = batch
-
-    @abc.abstractmethod
-    def model(self) -> nn.Module:
-        """A new one in FP32; its weights are drawn from tinymp's generator."""
-
-    @abc.abstractmethod
-    def optimizer(self, parameters: Iterable, lr: float) -> optim.Optimizer:
-        """What trains it."""
-
-    @abc.abstractmethod
-    def batches(self, seed: int) -> Iterator[Any]:
-        """Batches without end, of NumPy arrays, which depend on the seed alone."""
-
-    @abc.abstractmethod
-    def loss(self, model: nn.Module, batch: Any) -> mp.Tensor:
-        """The mean loss, FP32, of a batch, which is brought to where the model is."""
-
-    @abc.abstractmethod
-    def scores(self, model: nn.Module) -> dict[str, float]:
-        """Its measures on what was held out."""
 
     def show(self, folder: pathlib.Path, models: dict[str, tuple[mp.Policy, nn.Module]]) -> str:
         """Write pictures of what the models do into a folder, and return a text of it."""

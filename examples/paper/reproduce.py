@@ -62,10 +62,9 @@ def run(cell: Cell) -> trials.Trial:
 def cells(table: str, options: argparse.Namespace) -> Iterator[Cell]:
     """All runs of a table; seed after seed, so that a run that is stopped has something of every row."""
     module = TABLES[table]
+    every = options.data or module.SOURCES, module.NETWORKS, module.SETTINGS
     for seed in range(options.seed, options.seed + options.seeds):
-        for source, name, setting in itertools.product(
-            options.data or module.SOURCES, module.NETWORKS, module.SETTINGS
-        ):
+        for source, name, setting in itertools.product(*every):
             if name in (options.networks or module.NETWORKS):
                 own = module.NETWORKS[name]  # which may have sizes of its own
                 steps, batch = getattr(own, "steps", module.STEPS), getattr(own, "batch", module.BATCH)
@@ -137,9 +136,7 @@ def read(path: pathlib.Path, todo: list[Cell]) -> dict[Cell, trials.Trial]:
         entries = json.loads(path.read_text("utf-8"))["runs"]
         found = {Cell(*(entry[name] for name in Cell._fields)): trials.Trial.from_json(entry) for entry in entries}
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"--resume: expected {path} to be the JSON of a table: {type(error).__name__}: {error}"
-        ) from error
+        raise ValueError(f"--resume: expected {path} to be the JSON of a table: {error!r}") from error
     if others := found.keys() - set(todo):
         raise ValueError(
             f"--resume: {path} has {len(others)} runs that are not among those to do, such as {min(others)}: give it "
@@ -197,11 +194,16 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
         if not all(runs.values()):
             continue
         scores = {s: [module.FACTOR * trial.score for trial in runs[s]] for s in settings}
+        lost = {s: sum(trial.stopped is not None for trial in runs[s]) for s in settings}
         spread = max(scores[first]) - min(scores[first])
         differences = [statistics.fmean(scores[s]) - statistics.fmean(scores[first]) for s in others]
         of = [name, module.label(source)]
         seeds, steps = sorted({cell.seed for cell in mine}), next(iter(mine)).steps
-        found = [_scores(runs[s], module.FACTOR) for s in settings]
+        found = [
+            f"{statistics.fmean(x):.2f} ({min(x):.2f}–{max(x):.2f})"
+            + f", {lost[s]} of {len(x)} diverged" * bool(lost[s])
+            for s, x in scores.items()
+        ]
         apart = [f"{d:+.2f}, {'within' if abs(d) <= spread else 'beyond'}" for d in differences]
         paper = [str(network.paper.get(s, "–")) for s in settings if reported]
         rows.append([*of, ", ".join(map(str, seeds)), str(steps), *paper, *found, *apart, f"{spread:.2f}"])
@@ -217,13 +219,13 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
 {module.MEASURE}: the mean over the seeds, in brackets the least and the most; {batches} {module.UNIT} per step. A \
 difference is that of the mean to FP32's mean, within or beyond FP32's spread: its most less its least.
 
-{_table(["network", "data", "seeds", "steps", *paper, *settings, *apart, "FP32: spread"], rows)}
+{trials.table(["network", "data", "seeds", "steps", *paper, *settings, *apart, "FP32: spread"], rows, "---")}
 
 Means over the seeds: seconds of work in a run, on one core; median milliseconds per step (another run went on); what \
 the graph keeps for backward; weights' gradients as backward writes them; steps skipped for overflow; the last \
 loss scale.
 
-{_table(["network", "data", "setting", *COSTS], costs)}
+{trials.table(["network", "data", "setting", *COSTS], costs, "---")}
 """
 
 
@@ -235,17 +237,6 @@ COSTS: dict[str, Callable[[trials.Trial], float]] = {
     "skipped": lambda t: t.skipped_steps,
     "last scale": lambda t: t.loss_scale,
 }
-
-
-def _scores(runs: list[trials.Trial], factor: float) -> str:
-    scores = [factor * t.score for t in runs]
-    ended = sum(t.stopped is not None for t in runs)
-    text = f"{statistics.fmean(scores):.2f} ({min(scores):.2f}–{max(scores):.2f})"
-    return text + (f", {ended} of {len(runs)} diverged" if ended else "")
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
 
 
 def command(options: argparse.Namespace, table: str) -> str:

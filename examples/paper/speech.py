@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -48,6 +48,7 @@ class Speech(program.Task):
     own_data = True
     measures: ClassVar = {"CER": ":.2%", "WER": ":.2%"}
     steps, batch, lr, clip = 2500, 16, 0.25, 2.0  # 20 epochs, as in the paper
+    optimizer = staticmethod(functools.partial(optim.SGD, momentum=0.9, nesterov=True))
 
     def __init__(self, batch: int = batch, data: str | None = None, language: str = "english") -> None:
         super().__init__(batch, data)
@@ -65,9 +66,6 @@ class Speech(program.Task):
 
     def model(self) -> nn.Module:
         return paper.DeepSpeech2(len(self.alphabet) + 1, bands=utterances.BANDS, context=CONTEXT, scale=SCALE)
-
-    def optimizer(self, parameters: Iterable, lr: float) -> optim.Optimizer:
-        return optim.SGD(parameters, lr, momentum=0.9, nesterov=True)
 
     def batches(self, seed: int) -> Iterator[Batch]:
         random = np.random.default_rng(seed)

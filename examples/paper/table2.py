@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,23 +21,19 @@ from .average_precision import mean_average_precision
 SCALE = paper.Scale(width=1 / 8, depth=1 / 2, halvings=1)
 
 
-def ssd() -> nn.Module:
-    """SSD for scenes of 128 x 128 and 10 classes of objects."""
-    return paper.SSD(11, 128, scale=SCALE)
-
-
-def faster_rcnn() -> nn.Module:
-    """Faster R-CNN for the same, with anchors and numbers of proposals for 1 to 4 objects of up to 56 pixels."""
-    return paper.FasterRCNN(
-        11,
-        anchor_sizes=(16, 28, 48),
-        rpn_pre_nms_top_n=(600, 300),
-        rpn_post_nms_top_n=(100, 50),
-        rpn_batch_size_per_image=64,
-        box_batch_size_per_image=32,
-        dropout=0.0,
-        scale=SCALE,
-    )
+# For scenes of 128 x 128 and 10 classes of objects
+ssd = partial(paper.SSD, 11, 128, scale=SCALE)
+faster_rcnn = partial(  # with anchors and numbers of proposals for 1 to 4 objects of up to 56 pixels
+    paper.FasterRCNN,
+    11,
+    anchor_sizes=(16, 28, 48),
+    rpn_pre_nms_top_n=(600, 300),
+    rpn_post_nms_top_n=(100, 50),
+    rpn_batch_size_per_image=64,
+    box_batch_size_per_image=32,
+    dropout=0.0,
+    scale=SCALE,
+)
 
 
 class Network(NamedTuple):

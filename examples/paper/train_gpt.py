@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,6 +35,7 @@ class Gpt(program.Task):
     higher = False
     items = "windows"
     steps, batch, lr, clip = 1500, 16, 4e-3, 1.0
+    optimizer = staticmethod(partial(optim.Adam, betas=(0.9, 0.99)))
 
     def __init__(self, batch: int = batch, data: str | None = None, audit: bool = False) -> None:
         super().__init__(batch, data)
@@ -49,9 +51,6 @@ class Gpt(program.Task):
 
     def model(self) -> nn.Module:
         return paper.GPT(len(self.text.vocabulary), LENGTH, WIDTH, LAYERS, HEADS, 0.0)
-
-    def optimizer(self, parameters: Iterable, lr: float) -> optim.Optimizer:
-        return optim.Adam(parameters, lr, betas=(0.9, 0.99))
 
     def batches(self, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         random, window = np.random.default_rng(seed), np.arange(LENGTH + 1)

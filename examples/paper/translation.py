@@ -13,7 +13,8 @@ from __future__ import annotations
 import importlib.util
 import math
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -51,6 +52,7 @@ class Translation(program.Task):
     measures: ClassVar = {"BLEU": ":.2f", "perplexity": ":.2f"}
     higher = True
     steps, batch, lr, clip = 3000, 32, 2e-3, 1.0
+    optimizer = staticmethod(partial(optim.Adam, betas=(0.9, 0.98)))
 
     def __init__(self, batch: int = batch, data: str | None = None, layers: int = 2) -> None:
         super().__init__(batch, data)
@@ -60,7 +62,6 @@ class Translation(program.Task):
         self.held_out = [self.numbered(pair) for pair in c.held_out]
         if importlib.util.find_spec("sacrebleu") is None:
             raise ModuleNotFoundError(f"BLEU needs the package sacrebleu: {hint('translation')}")
-        self.references = [verses.joined(target) for _, target in c.held_out]
         if batch > len(c.training):
             raise ValueError(f"--batch {batch} is more than the {len(c.training)} pairs that there are to learn from")
         self.about = (
@@ -81,9 +82,6 @@ class Translation(program.Task):
             model.output.bias.copy_(np.log(counts / counts.sum()).astype(np.float32))
         return model
 
-    def optimizer(self, parameters: Iterable, lr: float) -> optim.Optimizer:
-        return optim.Adam(parameters, lr, betas=(0.9, 0.98))
-
     def batches(self, seed: int) -> Iterator[Batch]:
         sampler = BucketBatchSampler(lengths_of(self.training), self.batch, np.random.default_rng(seed), True)
         loader = data.DataLoader(self.training, batch_sampler=sampler, collate_fn=batch_of, prefetch=2)
@@ -95,14 +93,19 @@ class Translation(program.Task):
         return model.loss(source, batch.lengths, target, SMOOTHING if model.training else 0.0)
 
     def scores(self, model: nn.Module) -> dict[str, float]:
-        """Perplexity: per word of the translations, with </s>; words out of the vocabulary count as one word."""
+        """sacreBLEU's (Post, 2018), of texts in lower case; perplexity per word of the translations, with </s>; words
+        out of the vocabulary count as one word.
+        """
+        import sacrebleu
+
         total = words = 0.0
         for batch, _ in self.in_order():
             n = np.count_nonzero(batch.target[1:])
             total += self.loss(model, batch).item() * n
             words += n
         found = [verses.joined(translation) for translation, _ in self.translations(model)]
-        return {"BLEU": self.bleu(found), "perplexity": math.exp(min(total / words, 50))}
+        bleu = sacrebleu.corpus_bleu(found, [[verses.joined(target) for _, target in self.corpus.held_out]]).score
+        return {"BLEU": bleu, "perplexity": math.exp(min(total / words, 50))}
 
     def in_order(self) -> Iterator[tuple[Batch, np.ndarray]]:
         """The held-out pairs in batches of similar length, and their numbers."""
@@ -118,33 +121,19 @@ class Translation(program.Task):
         batches = self.in_order() if only is None else [(batch_of(self.held_out[:only]), np.arange(only))]
         for batch, places in batches:
             state = model.encode(mp.tensor(batch.source).to(device), batch.lengths)
-            start = [verses.START] * len(places)
-            best = paper.beam_search(
-                possible(model),
-                state,
-                start,
-                end=verses.END,
-                max_length=int(LONGER * len(batch.source)) + 10,
-                beam_size=BEAM,
-            )
+            start, longest = [verses.START] * len(places), int(LONGER * len(batch.source)) + 10
+            how = {"end": verses.END, "max_length": longest, "beam_size": BEAM}
+            best = paper.beam_search(possible(model), state, start, **how)
             numbers = [hypotheses[0].tokens for hypotheses in best]
             read = data.pad_sequence([np.array([verses.START, *tokens]) for tokens in numbers])
             attention = model.decode(read.to(device), state)[2].float().numpy()  # B, T, S
             for i, tokens, weights, n in zip(places, numbers, attention, batch.lengths):
                 weights, source = weights[: len(tokens), :n], self.corpus.held_out[i][0]
                 words = [self.corpus.target.words[token] for token in tokens]
-                words = [
-                    source[row.argmax()] if token == verses.UNKNOWN else word
-                    for token, word, row in zip(tokens, words, weights)
-                ]
+                for place in np.flatnonzero(np.equal(tokens, verses.UNKNOWN)):
+                    words[place] = source[weights[place].argmax()]
                 found[int(i)] = words, weights
         return [found[i] for i in sorted(found)]
-
-    def bleu(self, found: list[str]) -> float:
-        """sacreBLEU's (Post, 2018), of texts in lower case."""
-        import sacrebleu
-
-        return sacrebleu.corpus_bleu(found, [self.references]).score
 
     def show(self, folder: pathlib.Path, models: dict[str, tuple[mp.Policy, nn.Module]]) -> str:
         found, shown = {}, min(SHOWN, len(self.held_out))

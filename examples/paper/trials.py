@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -74,9 +74,8 @@ class Trial(measure.Run):
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> Trial:
         """The inverse, but that the curve has the means. Further items do not matter; KeyError where one is missing."""
-        numbers = {f.name for f in fields(cls) if f.type == "float"}
         values = {
-            f.name: math.nan if entry[f.name] is None and f.name in numbers else entry[f.name] for f in fields(cls)
+            f.name: math.nan if entry[f.name] is None and f.type == "float" else entry[f.name] for f in fields(cls)
         }
         means = np.array([math.nan if mean is None else mean for mean in entry["curve"]])
         lengths = [len(part) for part in np.array_split(np.arange(entry["ran"]), max(len(means), 1))]
@@ -150,6 +149,12 @@ def train(
     run.seconds = time.process_time() - cpu
     run.end(scaler, batch)
     return run
+
+
+def table(head: Sequence, rows: Iterable[Sequence], numbers: str = "---:") -> str:
+    """Markdown; the first column is text; numbers: how the others are ruled."""
+    lines = [head, ("---", *[numbers] * (len(head) - 1)), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 @contextmanager

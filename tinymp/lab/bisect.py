@@ -107,7 +107,12 @@ class Bisection:
         say: Callable[[str], None] = print,
     ) -> None:
         self.seeds, self.tolerance, self.out, self.say = seeds, tolerance, out.absolute(), say
-        self.given = {"program": program, "module": module, "arguments": [*arguments], "measure": measure}
+        self.given: dict[str, Any] = {
+            "program": program,
+            "module": module,
+            "arguments": [*arguments],
+            "measure": measure,
+        }
         self.asked: dict[str, Any] = {**self.given, "source": _hash(program, module), "tinymp": __version__}
         self.tries: list[Try] = []
         self.modules: list[dict[str, Any]] = []
