@@ -129,15 +129,12 @@ def raised(error: BaseException, file: str | None = None) -> str:
     text = f"your code raises {type(error).__name__}: {error}"
     if isinstance(error, NameError) and file is not None:
         text += " (a check sees the notebook's imports, functions, classes and the values they need)"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if _students(f.filename, file)]
-    if frames:
+    own = (file,) if file is not None else ("<ipython",)
+    called = traceback.extract_tb(error.__traceback__)
+    if frames := [f for f in called if f.filename.startswith(own) or (file is None and "ipykernel" in f.filename)]:
         line = linecache.getline(frames[-1].filename, frames[-1].lineno or 0).strip()
         text += f"\n  in {frames[-1].name}, line {frames[-1].lineno}: {line}"
     return text
-
-
-def _students(filename: str, file: str | None) -> bool:
-    return filename.startswith(file) if file is not None else "ipykernel" in filename or "<ipython" in filename
 
 
 def check(*things: Any, **answers: Any) -> None:

@@ -7,6 +7,7 @@ import json
 import secrets
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -52,11 +53,9 @@ def register(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _gib(text: str) -> int:
-    try:
+    with suppress(ValueError):
         if 0 < (value := float(text)) <= 1024:
             return int(value * 2**30)
-    except ValueError:
-        pass
     raise argparse.ArgumentTypeError(f"expected a number of GiB, above 0, got {text!r}")
 
 
@@ -97,9 +96,9 @@ def notebook(lesson: Lesson, solved: bool = False) -> str:
 
 def _check(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
     lesson = lessons()[options.lesson]
-    path = options.file or _found(lesson)
+    name = f"{lesson.path.stem}.ipynb"
+    path = options.file or next((f for f in (Path(name), Path("course", name)) if f.is_file()), None)
     if path is None or not path.is_file():
-        name = f"{lesson.path.stem}.ipynb"
         p.error(f"expected {path or f'{name} here or in course/'}, which is not there; tinymp course start writes it")
     verdict = trial.run(path, lesson.number)
     if verdict.problem:
@@ -110,14 +109,6 @@ def _check(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
         print(f"no exercise asks for this: {what}")
     print(f"{lesson.title}: {verdict.right} of {len(lesson.exercises)}")
     return int(any(r.verdict != RIGHT for r in verdict.results) or not verdict.results or bool(verdict.patched))
-
-
-def _found(lesson: Lesson) -> Path | None:
-    """The lesson's notebook below this folder, where a student would look."""
-    for folder in (Path(), Path("course")):
-        if (path := folder / f"{lesson.path.stem}.ipynb").is_file():
-            return path
-    return None
 
 
 def _grade(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
@@ -136,7 +127,8 @@ def _grade(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
         graded = grade.grade(options.folder, options.lesson, variants, told)
     except OSError as error:
         p.error(str(error))
-    grade.write_tables(graded, options.out)
+    for name, table in (("grades.csv", grade.points), ("details.csv", grade.details)):
+        write(options.out / name, table(graded))
     print(f"\n{len(graded)} submissions, seed {seed}: {options.out / 'grades.csv'} and {options.out / 'details.csv'}")
     return 0
 

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tinymp.checkpoint.writing import write
-
 from .checking import RIGHT
 from .lesson import lessons
 from .trial import Verdict, run
@@ -96,9 +94,3 @@ def _csv(rows: Sequence[Sequence[object]]) -> str:
 def _plain(cell: object) -> object:
     """A spreadsheet takes a text that begins so for a formula, and a student writes the names of files."""
     return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t") else cell
-
-
-def write_tables(graded: Sequence[tuple[str, Verdict]], out: Path) -> None:
-    """Write grades.csv and details.csv to a folder."""
-    write(out / "grades.csv", points(graded))
-    write(out / "details.csv", details(graded))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -116,9 +115,5 @@ def of(name: str) -> Lesson:
     for lesson in lessons().values():
         if name in lesson.exercises:
             return lesson
-    raise ValueError(f"check: expected something that an exercise asks for, got {name!r}; see {', '.join(_names())}")
-
-
-def _names() -> Iterator[str]:
-    for lesson in lessons().values():
-        yield from lesson.exercises
+    names = ", ".join(name for lesson in lessons().values() for name in lesson.exercises)
+    raise ValueError(f"check: expected something that an exercise asks for, got {name!r}; see {names}")

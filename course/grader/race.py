@@ -19,7 +19,7 @@ import itertools
 import runpy
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +74,7 @@ class Finish:
 def read(path: Path) -> Entry:
     """Run an entry's file. NoEntry says what is wrong with it; what its code raises passes."""
     said = runpy.run_path(str(path))
-    given = {
-        name: said[name] for name in ("policy", "batch", "model", "optimizer", "scaler", "schedule") if name in said
-    }
+    given = {field.name: said[field.name] for field in fields(Entry) if field.name in said and field.name != "name"}
     for name in ("model", "optimizer"):
         if name not in given:
             raise NoEntry(f"{path}: expected a function {name}(), found none")
@@ -96,7 +94,10 @@ def run(entry: Entry, budget: int = BUDGET) -> Finish:
     start = time.perf_counter()
     ledger, stopped, steps = ByteLedger(), "", 0
     with use(entry.policy):
-        model = entry.policy.cast(_module(entry))
+        made = entry.model()
+        if not isinstance(made, Module):
+            raise NoEntry(f"{entry.name}: expected model() to return an nn.Module, got {type(made).__name__}")
+        model = entry.policy.cast(made)
         optimizer = entry.optimizer(model.parameters())
         scaler, schedule = entry.scaler(), entry.schedule and entry.schedule(optimizer)
         batches = DataLoader(TensorDataset(train_x, train_y), entry.batch, shuffle=True, drop_last=True, seed=0)
@@ -118,13 +119,6 @@ def run(entry: Entry, budget: int = BUDGET) -> Finish:
                     break
         right = correct(model, entry.policy, test_x, test_y)
     return Finish(entry.name, entry.policy.name, right, ledger.moved, steps, time.perf_counter() - start, stopped)
-
-
-def _module(entry: Entry) -> Module:
-    model = entry.model()
-    if not isinstance(model, Module):
-        raise NoEntry(f"{entry.name}: expected model() to return an nn.Module, got {type(model).__name__}")
-    return model
 
 
 def correct(model: Module, policy: Policy, x: Any, y: Any) -> int:

@@ -39,11 +39,9 @@ class Submission:
         found = {name for _, tree in self._trees() for node in tree.body for name in _defines(node)}
         best = max(lessons().values(), key=lambda lesson: len(found & set(lesson.exercises)), default=None)
         if best is None or not found & set(best.exercises):
-            raise Unreadable(f"{self.path}: no exercise of any lesson is defined here" + self._why())
+            why = "".join(f"\n  {text}" for text in self.broken)
+            raise Unreadable(f"{self.path}: no exercise of any lesson is defined here{why}")
         return best
-
-    def _why(self) -> str:
-        return "".join(f"\n  {text}" for text in self.broken)
 
     def _trees(self) -> Iterator[tuple[str, ast.Module]]:
         for name, source in self.cells:

@@ -17,7 +17,7 @@ import secrets
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,8 @@ def run(path: Path, lesson: int | None = None, variants: Sequence[int] = (0,), s
         if mine.poll(seconds):
             message = mine.recv_bytes()
             if message.startswith(token):
-                return _verdict(path, message[len(token) :])
+                number, results, *others = ast.literal_eval(message[len(token) :].decode())
+                return Verdict(path, number, tuple(Result(*result) for result in results), *others)
             problem = "its process said something else than a verdict"
     except (EOFError, OSError):
         process.join()
@@ -116,11 +117,6 @@ def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     return context
-
-
-def _verdict(path: Path, message: bytes) -> Verdict:
-    lesson, results, patched, problem, seconds = ast.literal_eval(message.decode())
-    return Verdict(path, lesson, tuple(Result(*result) for result in results), patched, problem, seconds)
 
 
 def _work(results: Any, token: bytes, path: Path, lesson: int | None, variants: tuple[int, ...]) -> None:
@@ -166,16 +162,11 @@ def judged(path: Path, number: int | None, variants: Sequence[int]) -> Verdict:
         for variant in variants:
             for name, thing in things.items():
                 if results[name].verdict in (MISSING, RIGHT):
-                    results[name] = _guarded(name, checks[name], thing, variant, path.name)
+                    try:
+                        results[name] = judge_one(name, checks[name], thing, variant, path.name)
+                    except BaseException as error:  # code that tries to end the program
+                        results[name] = Result(name, WRONG, raised(error, path.name))
     return Verdict(path, lesson.number, tuple(results.values()), noticed(), problem, time.monotonic() - start)
-
-
-def _guarded(name: str, check: Callable, thing: Any, variant: int, file: str) -> Result:
-    """`judge_one`, for code that may also try to end the program."""
-    try:
-        return judge_one(name, check, thing, variant, file)
-    except BaseException as error:
-        return Result(name, WRONG, raised(error, file))
 
 
 # ------------------------------------------------------------------------------------------------------------ watching

@@ -29,6 +29,8 @@ class Scenes(Dataset):
     def __init__(
         self, count: int, seed: int, *, train: bool, data: str = "mnist", size: int = 128, most: int = 4
     ) -> None:
+        from PIL import Image
+
         train_x, train_y, test_x, test_y = datasets.named(data)
         objects, labels = (train_x, train_y) if train else (test_x, test_y)
         low = objects.min()
@@ -36,7 +38,10 @@ class Scenes(Dataset):
         self.labels = labels + 1
         for i in np.flatnonzero(self.objects.max((1, 2)) == 0):
             raise ValueError(f"scenes: expected images that show something, got image {i} without a bright pixel")
-        self.photographs = [_photograph(name) for name in PHOTOGRAPHS[train]]
+        self.photographs = []
+        for name in PHOTOGRAPHS[train]:  # in scikit-image's package, which is not imported
+            with Image.open(datasets.brought("scenes: the photographs", "scikit-image", f"data/{name}")) as file:
+                self.photographs.append(file.convert("RGB"))
         self.count, self.seed, self.train, self.size, self.most = count, seed, train, size, most
 
     def __len__(self) -> int:
@@ -103,12 +108,3 @@ def batch(items: list[tuple]) -> tuple[np.ndarray, list[dict[str, np.ndarray]]]:
 def _apart(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two boxes share nothing."""
     return bool(a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1])
-
-
-def _photograph(name: str) -> Any:
-    """One of those in scikit-image's package, which is not imported."""
-    from PIL import Image
-
-    path = datasets.brought("scenes: the photographs", "scikit-image", f"data/{name}")
-    with Image.open(path) as file:
-        return file.convert("RGB")

@@ -51,14 +51,6 @@ def spectrogram(sound: np.ndarray) -> np.ndarray:
     return ((level - level.mean()) / level.std()).astype(np.float32)
 
 
-def resampled(sound: np.ndarray, rate: int) -> np.ndarray:
-    """The same sound at RATE samples per second."""
-    from scipy import signal
-
-    common = math.gcd(rate, RATE)
-    return signal.resample_poly(sound, RATE // common, rate // common) if rate != RATE else sound
-
-
 def warped(frames: np.ndarray, factor: float) -> np.ndarray:
     """The spectrogram (frames, BANDS) as of a longer or shorter vocal tract: what is heard at f was at f `factor`
     (Jaitly & Hinton, 2013). So few voices stand for many.
@@ -170,27 +162,26 @@ def synthesised(language: str, count: int, held_out: int, seed: int = 0) -> Corp
     Speed, pitch and white noise are random. The same arguments give the same sounds. RuntimeError where eSpeak is
     missing or fails.
     """
+    from scipy import signal
+
     spoken, random = LANGUAGES[language], np.random.default_rng(seed)
     texts: list[str] = []
     while len(texts) < held_out + count:
         text = spoken.sentence(random)
-        texts += [text] if unheard(text) == (len(texts) < held_out) else []
+        # nobody says every fifth in training, so that every pattern and word is heard in others
+        texts += [text] if (zlib.crc32(text.encode()) % 5 == 0) == (len(texts) < held_out) else []
     orders = []
     for i, text in enumerate(texts):
         voice = f"{random.choice(spoken.dialects)}+{random.choice((HELD_OUT if i < held_out else VOICES).split())}"
         orders.append((text, voice, *(int(random.integers(*limits)) for limits in (SPEED, PITCH))))
     said = []
     for (text, voice, *_), (rate, sound) in zip(orders, speak(orders)):
-        sound = resampled(sound.astype(np.float32), rate)
+        common = math.gcd(rate, RATE)
+        sound = signal.resample_poly(sound.astype(np.float32), RATE // common, rate // common)
         noise = sound.std() * 10 ** (-random.uniform(*NOISE) / 20)
         said.append(Utterance(spectrogram(sound + random.normal(0, noise, len(sound))), text, voice))
     name = f"{spoken.name}, synthesised"
     return Corpus(name, said[held_out:], said[:held_out], "".join(sorted(set("".join(texts)))))
-
-
-def unheard(text: str) -> bool:
-    """Whether nobody says this sentence in training: every fifth, so that every pattern and word is heard in others."""
-    return zlib.crc32(text.encode()) % 5 == 0
 
 
 def speak(orders: list[tuple]) -> list[tuple[int, np.ndarray]]:

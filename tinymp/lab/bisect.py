@@ -113,7 +113,9 @@ class Bisection:
             "arguments": [*arguments],
             "measure": measure,
         }
-        self.asked: dict[str, Any] = {**self.given, "source": _hash(program, module), "tinymp": __version__}
+        spec = importlib.util.find_spec(program) if module else None
+        source = Path((spec and spec.origin) or program).read_bytes()  # another version of it is another search
+        self.asked = {**self.given, "source": hashlib.sha256(source).hexdigest(), "tinymp": __version__}
         self.tries: list[Try] = []
         self.modules: list[dict[str, Any]] = []
         self.models: list[dict[str, Any]] = []
@@ -307,13 +309,6 @@ def _listed(names: Sequence[str], most: int | None = 3) -> str:
     if most is not None and len(names) > most:
         return f"{names[0]} ... {names[-1]} ({len(names)} modules)"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _hash(program: str, module: bool) -> str:
-    """Of the program's source: another version of it is another search."""
-    spec = importlib.util.find_spec(program) if module else None
-    path = spec.origin if spec is not None else program
-    return hashlib.sha256(Path(path or program).read_bytes()).hexdigest()
 
 
 def _in_a_process(plan: Plan, log: Path) -> dict[str, Any]:

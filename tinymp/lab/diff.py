@@ -420,14 +420,9 @@ def rounding(x: Line) -> float:
     dtype = as_dtype(x.dtype)
     if dtype not in FLOATING:
         return 0.0
-    tiny, _ = limits(dtype)
-    half = _eps(dtype) / 2
+    tiny, one = limits(dtype)[0], np.ones(1, dtype)
+    half = float(np.nextafter(one, 2 * one)[0] - one[0]) / 2
     return half + half * tiny * math.sqrt(math.prod(x.shape)) / x.norm if x.norm else half
-
-
-def _eps(dtype: np.dtype) -> float:
-    one = np.ones(1, dtype)
-    return float(np.nextafter(one, 2 * one)[0] - one[0])
 
 
 def _together(a: Iterator[Step], b: Iterator[Step]) -> Iterator[tuple[Step | None, Step | None]]:

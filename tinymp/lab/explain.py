@@ -65,11 +65,16 @@ class Explanation:
         kinds = {"": self.kind} if not gradient else {"forward ": self.kind, "backward ": gradient}
         title = f"{self.name}: {self.what}" + (f", {self.kind.name}" if self.kind and self.what != "kind" else "")
         title += f", backward {gradient.name}" if gradient else ""
+        arithmetic = [
+            label + "; ".join(f"{f} {getattr(kind, f)}" for f in kind._fields[1:-1] if getattr(kind, f) != "-")
+            for label, kind in kinds.items()
+            if kind
+        ]
         topic, names = self.topic, ",".join(d.name for d in self.ablation)
         attempt = [f"tinymp ablate cnn --only {names}", *(f"{d.name}: {d.flipped}" for d in self.ablation)]
         entries = [
             ("", self.formula),
-            ("arithmetic", "\n".join(label + _arithmetic(kind) for label, kind in kinds.items() if kind)),
+            ("arithmetic", "\n".join(arithmetic)),
             ("rounds", _rounds(self.ops)),
             ("in MIXED" if self.what == "policy" else "rule", topic.rule),
             ("source", topic.source and f"{topic.source} (MPT: Mixed Precision Training; NVG: NVIDIA's guide)"),
@@ -366,10 +371,6 @@ def _said(cls: type, name: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------ the text
-
-
-def _arithmetic(kind: Kind) -> str:
-    return "; ".join(f"{f} {getattr(kind, f)}" for f in kind._fields[1:-1] if getattr(kind, f) != "-")
 
 
 def _entry(label: str, text: str) -> str:

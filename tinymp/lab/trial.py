@@ -140,7 +140,8 @@ class Trial:
             result["error"] = f"{type(error).__name__}: {error}{_where(error)}"
         result["kept"] = [{path: policy.name for path, policy in cast.keep.items()} for cast in self.casts]
         result |= {"steps": skips.steps, "lost": skips.lost}
-        return {**result, **({"modules": self.candidates(), "models": self._models()} if traced else {})}
+        models = [{"model": name, "policy": cast.policy.name} for cast, name in zip(self.casts, self._names())]
+        return result | ({"modules": self.candidates(), "models": models} if traced else {})
 
     def _stand_in(self) -> None:
         cast, init, seed = Policy.cast, Module.__init__, self.plan.seed
@@ -229,10 +230,6 @@ class Trial:
 
     def _names(self) -> list[str]:
         return [cast.name or type(cast.model).__name__.lower() for cast in self.casts]
-
-    def _models(self) -> list[dict[str, Any]]:
-        """The name of each model, and of its policy."""
-        return [{"model": name, "policy": cast.policy.name} for cast, name in zip(self.casts, self._names())]
 
 
 # -------------------------------------------------------------------------------------------------------- its measure
