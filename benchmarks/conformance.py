@@ -115,11 +115,9 @@ def to_ours(x: Any) -> Any:
         name = str(x).removeprefix("torch.")
         return name if FACE is None else getattr(FACE, name)
     if isinstance(x, torch.nn.TransformerEncoderLayer):  # of which a TransformerEncoder is made
-        attention, options = (
-            x.self_attn,
-            (x.norm1.eps, x.self_attn.batch_first, x.norm_first, x.linear1.bias is not None),
-        )
+        attention = x.self_attn
         sizes = attention.embed_dim, attention.num_heads, x.linear1.out_features
+        options = x.norm1.eps, attention.batch_first, x.norm_first, x.linear1.bias is not None
         return nn.TransformerEncoderLayer(*sizes, x.dropout.p, to_ours(x.activation), *options)
     if callable(x) and (name := getattr(x, "__name__", "")) and x is getattr(torch.nn.functional, name, None):
         return getattr(ops, name)
@@ -215,27 +213,24 @@ def module_samples(quick: bool) -> Iterator[Sample]:
             for s in inputs[:2] if quick else inputs:
                 built, forward = s.constructor_input, s.forward_input
                 original = kind(*built.args, **built.kwargs).train(training)
-                theirs = partial(of_theirs, ASKED.get(kind.__name__, lambda f: f), original)
-                ours = partial(of_ours, ASKED.get(kind.__name__, lambda f: f), layer, built, original)
+                made = partial(copy.deepcopy, original), partial(same_layer, layer, built, original)
+                theirs, ours = (partial(of_layer, ASKED.get(kind.__name__, lambda f: f), one) for one in made)
                 random = training and bool(RANDOM.search(says[1]))
                 yield Sample(f"nn.{kind.__name__}", says, (forward.args, forward.kwargs), theirs, ours, random)
 
 
-def of_theirs(asked: Callable[..., Any], original: Any, values: Any) -> Any:
-    """Outputs (its buffers among them) and leaves of a copy of PyTorch's layer."""
-    return called(asked, copy.deepcopy(original), values)
+def of_layer(asked: Callable[..., Any], made: Callable[[], Any], values: Any) -> Any:
+    """Outputs (its buffers among them) and leaves of a layer."""
+    module = made()
+    return (asked(module)(*values[0], **values[1]), list(module.buffers())), (values, list(module.parameters()))
 
 
-def of_ours(asked: Callable[..., Any], layer: Any, built: Any, original: Any, values: Any) -> Any:
-    """The same of tinymp's layer, built with the arguments of PyTorch's, and with its weights."""
+def same_layer(layer: Any, built: Any, original: Any) -> Any:
+    """tinymp's layer, built with the arguments of PyTorch's, and with its weights."""
     arguments, options = tree_map(to_ours, (built.args, built.kwargs))
     module = layer(*arguments, **options).train(original.training)
     module.load_state_dict({k: t.numpy().copy() for k, t in original.state_dict().items()})
-    return called(asked, module, values)
-
-
-def called(asked: Callable[..., Any], module: Any, values: Any) -> Any:
-    return (asked(module)(*values[0], **values[1]), list(module.buffers())), (values, list(module.parameters()))
+    return module
 
 
 def optimizer_samples(quick: bool) -> Iterator[Sample]:
@@ -332,12 +327,8 @@ def value_of(x: Any) -> np.ndarray:
 
 def types_differ(expected: list, got: list) -> str:
     """How number, shapes and dtypes of the results differ; empty if they do not."""
-    if len(got) != len(expected):
-        return f"{len(got)} results instead of {len(expected)}"
-    for i, (e, y) in enumerate(zip(map(value_of, expected), map(value_of, got))):
-        if e.shape != y.shape or e.dtype != y.dtype:
-            return f"result {i}: {y.dtype} {y.shape} instead of {e.dtype} {e.shape}"
-    return ""
+    types = [[(str(x.dtype), x.shape) for x in map(value_of, every)] for every in (expected, got)]
+    return f"{types[1]} instead of {types[0]}" if types[0] != types[1] else ""
 
 
 def values_differ(expected: tuple[list, list], got: list, gradients: list) -> str:
@@ -411,9 +402,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(" " * 17 + "".join(f"{name:>10}" for name in (*columns, "agree, %")))
     for database, row in result.items():
         n, percent = row["samples"], row["agree, percent"]
-        print(
-            f"{row['names']:>4} {database + 's':<12}" + "".join(f"{n.get(v, 0):>10}" for v in columns), f"{percent:>9}"
-        )
+        counts = "".join(f"{n.get(v, 0):>10}" for v in columns)
+        print(f"{row['names']:>4} {database + 's':<12}{counts} {percent:>9}")
         missed = missed or percent < TARGETS[database] or "wrong" in n or "crashed" in n
     write(options.out or RESULTS / f"conformance{'_face' * options.face}.json", {"torch": torch.__version__, **result})
     return int(missed)
