@@ -21,7 +21,7 @@ import tinymp as mp
 from . import steps
 from .machine import Machine, write
 from .report import Report
-from .worker import Workers, ratio
+from .worker import in_turn, ratio
 
 NETWORKS = [  # name, function in steps.py, the target for mixed / PyTorch FP32
     ("MNIST CNN step", "mnist_cnn", "<= 1.2"),
@@ -40,8 +40,7 @@ def training(report: Report, rounds: int, name: str, network: str, target: str) 
     """
     kinds = ["FP32", "mixed", *(["PyTorch FP32", "PyTorch BF16"] if steps.peer() else [])]
     kinds += ["PyTorch FP16"] if steps.peer() and network == "mnist_cnn" else []
-    with Workers(kinds) as workers:
-        times = workers.times({kind: (steps.make, network, kind) for kind in kinds}, rounds)
+    times = in_turn({kind: (steps.make, network, kind) for kind in kinds}, rounds)
     for kind in times:
         report.add(f"{name}, {kind}", 1000 * statistics.median(times[kind]), "ms")
     for a, b, aim in (
@@ -57,9 +56,7 @@ def training(report: Report, rounds: int, name: str, network: str, target: str) 
 
 def products(report: Report, rounds: int) -> None:
     """An FP16 product with one rounding beside NumPy's FP32 product."""
-    dtypes = "float16", "float32"
-    with Workers(dtypes) as workers:
-        times = workers.times({dtype: (steps.product, dtype) for dtype in dtypes}, rounds)
+    times = in_turn({dtype: (steps.product, dtype) for dtype in ("float16", "float32")}, rounds)
     rate = 2 * 1024**3 / statistics.median(times["float16"]) / 1e9
     report.add("matmul 1024^3, FP16 with one rounding", rate, "GFLOP/s")
     report.add("matmul 1024^3, FP16 rate / FP32 sgemm rate", ratio(times, "float32", "float16"), "x", ">= 0.8")
@@ -67,11 +64,9 @@ def products(report: Report, rounds: int) -> None:
 
 def overhead(report: Report, rounds: int) -> None:
     """Forward and backward of one tiny op, recorded."""
-    dtypes = "float32", "float16"
-    with Workers(dtypes) as workers:
-        times = workers.times({dtype: (steps.tiny, dtype) for dtype in dtypes}, rounds)
-    for dtype in dtypes:
-        each = 1e6 * statistics.median(times[dtype]) / steps.CHAIN
+    times = in_turn({dtype: (steps.tiny, dtype) for dtype in ("float32", "float16")}, rounds)
+    for dtype, seconds in times.items():
+        each = 1e6 * statistics.median(seconds) / steps.CHAIN
         report.add(f"one tiny op, forward and backward, {dtype}", each, "us", "<= 12")
 
 

@@ -39,11 +39,8 @@ def mnist(data: str | None = None, seed: int = 0) -> tuple[np.ndarray, np.ndarra
     return shades[train_x[:, None]], train_y.astype(np.int64), shades[test_x[:, None]], test_y.astype(np.int64)
 
 
-NAMES = "mnist", "digits"
-
-
 def named(source: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The set of one of NAMES (MNIST's digits of `mnist`, or those of `uci_digits`), or of a folder of idx files."""
+    """The digits of `mnist`, or for "digits" those of `uci_digits`, or of a folder of idx files."""
     return uci_digits(seed) if source == "digits" else mnist(None if source == "mnist" else source, seed)
 
 
