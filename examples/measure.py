@@ -329,12 +329,13 @@ def main(
     arguments: list[str] | None = None,
     *,
     p: Parser | None = None,
-    show: Callable[[pathlib.Path], str] | None = None,
+    show: Callable[[pathlib.Path, dict], str] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Train under FP32 and under the policy, print the table, write report.json and report.png; returns the runs.
 
     scores: the rows of the table that are the example's own; unit: the runs count so many per second. p: `parser`'s,
-    with more options for `train`; show(folder) writes what else there is to see, and gives a text to print.
+    with more options for `train`; show(folder, what each run has as "shown") writes what else there is to see, and
+    gives a text to print.
     """
     p = p or parser(train, doc)
     options = p.parse_args(arguments)
@@ -348,12 +349,13 @@ def main(
             for name, (chosen, scale) in plans.items():
                 runs[name] = train(chosen, loss_scaler(scale), **given)
             pictures = {name: page for name, run in runs.items() if (page := run.pop("picture", None)) is not None}
+            shown = {name: run.pop("shown", None) for name, run in runs.items()}
             print(f"on the {options.device.upper()}:\n\n{table(runs, scores, unit)}")
             title = f"{p.prog.split()[-1]} on the {options.device.upper()}: FP32 and {options.policy.upper()}"
             draw(options.out / "report.png", runs, title, pictures)
             content = {"runs": runs, "settings": settings_of(options), "environment": dict(mp.info())}
             writing.write_json(options.out / "report.json", jsonable(content))
-            said = show(options.out) if show else ""
+            said = show(options.out, shown) if show else ""
     except (ValueError, OSError, ImportError) as error:
         p.error(str(error))
     print(f"\nwrote {options.out / 'report.json'} and {options.out / 'report.png'}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import tinymp as mp
 from tinymp import nn, optim
@@ -67,12 +67,7 @@ class LanguageModeling(program.Task):
         return {"perplexity": lstm.perplexity(model, *self.held_out)}
 
 
-train = program.trainer(LanguageModeling)
-
-
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """Both trainings, a table and a picture."""
-    return program.main(LanguageModeling, __doc__, arguments)
+train, main = program.of(LanguageModeling, __doc__)
 
 
 if __name__ == "__main__":

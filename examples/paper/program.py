@@ -1,4 +1,4 @@
-"""What the programs for translation, speech and text share. A program is a `Task` and one call of `main`."""
+"""What the programs for translation, speech and text share. A program is a `Task` and one call of `of`."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def run(
     return trial, model
 
 
-def trainer(task: type[Task], keep: Callable[..., None] = lambda *_: None) -> Callable[..., dict[str, Any]]:
-    """The program's `train`, as cnn.py has one. keep(task, policy, model): what is done with each trained model."""
+def of(task: type[Task], doc: str, **more: dict[str, Any]) -> tuple[Callable[..., dict], Callable[..., dict]]:
+    """The program's `train` and `main`, as cnn.py has them; main also prints what the task shows. more: its options."""
 
     def train(
         policy: mp.Policy,
@@ -84,33 +84,22 @@ def trainer(task: type[Task], keep: Callable[..., None] = lambda *_: None) -> Ca
     ) -> dict[str, Any]:
         work = task(batch, data, **options)
         trial, model = run(work, policy, scaler, seed=seed, steps=steps, device=device, lr=lr)
-        keep(work, policy, model)
         scores = {f"held-out {name}": trial.scores[name] for name in task.measures}
-        score = {"measure": next(iter(scores)), "higher_is_better": task.higher}
+        score = {"measure": next(iter(scores)), "higher_is_better": task.higher, "shown": (work, policy, model)}
         return {**trial.as_dict(), "zeros": trial.zeros, **scores, **score}
 
+    def show(folder: pathlib.Path, shown: dict[str, tuple]) -> str:
+        work = [work for work, *_ in shown.values()][-1]
+        return f"{work.about}\n\n{work.show(folder, {name: rest for name, (_, *rest) in shown.items()})}"
+
+    def main(arguments: list[str] | None = None) -> dict[str, Any]:
+        p = measure.parser(train, doc)
+        p.prog = shipped.command(f"paper.{task.name}")
+        for option, how in more.items():
+            p.add_argument(f"--{option}", **how)
+        scores = {f"held-out {name}": f"{{held-out {name}{form}}}" for name, form in task.measures.items()}
+        scores["gradients that are 0"] = "{zeros:.1%}"
+        return measure.main(train, doc, scores, task.items, arguments, p=p, show=show)
+
     train.__module__ = task.__module__
-    return train
-
-
-def main(task: type[Task], doc: str, arguments: list[str] | None = None, **more: dict[str, Any]) -> dict[str, Any]:
-    """Both trainings, a table, report.json and report.png, and what the task shows. more: options of the task."""
-    works: list[Task] = []
-    models: dict[str, tuple[mp.Policy, nn.Module]] = {}
-
-    def keep(work: Task, policy: mp.Policy, model: nn.Module) -> None:
-        works.append(work)
-        models[policy.name.lower()] = policy, model
-
-    train = trainer(task, keep)
-    p = measure.parser(train, doc)
-    p.prog = shipped.command(f"paper.{task.name}")
-    for option, how in more.items():
-        p.add_argument(f"--{option}", **how)
-    scores = {f"held-out {name}": f"{{held-out {name}{form}}}" for name, form in task.measures.items()}
-    scores["gradients that are 0"] = "{zeros:.1%}"
-
-    def show(folder: pathlib.Path) -> str:
-        return f"{works[-1].about}\n\n{works[-1].show(folder, models)}"
-
-    return measure.main(train, doc, scores, task.items, arguments, p=p, show=show)
+    return train, main

@@ -12,7 +12,7 @@ import functools
 import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -169,13 +169,8 @@ def draw(path: Path, one: Utterance, seen: dict[str, np.ndarray], alphabet: str)
             lower.legend(frameon=False)
 
 
-train = program.trainer(Speech)
-
-
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """Both trainings, a table, report.json, report.png and alignment.png."""
-    language = {"choices": utterances.LANGUAGES, "default": "english", "help": "that eSpeak speaks"}
-    return program.main(Speech, __doc__, arguments, language=language)
+language = {"choices": utterances.LANGUAGES, "default": "english", "help": "that eSpeak speaks"}
+train, main = program.of(Speech, __doc__, language=language)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import math
 import pathlib
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -91,13 +91,8 @@ class Gpt(program.Task):
         return "\n\n".join(said)
 
 
-train = program.trainer(Gpt)
-
-
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """Both trainings, a table, report.json and report.png, and the models write."""
-    audit = {"action": "store_true", "help": "audit a step of the last model, and draw audit.png"}
-    return program.main(Gpt, __doc__, arguments, audit=audit)
+audit = {"action": "store_true", "help": "audit a step of the last model, and draw audit.png"}
+train, main = program.of(Gpt, __doc__, audit=audit)
 
 
 if __name__ == "__main__":

@@ -186,13 +186,8 @@ def draw_attention(path: pathlib.Path, found: dict[str, list], sources: list[lis
             line[0].set_ylabel(label)
 
 
-train = program.trainer(Translation)
-
-
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """Both trainings, a table, report.json, report.png and attention.png."""
-    layers = {"type": positive, "default": 2, "help": "of encoder and decoder each (2)"}
-    return program.main(Translation, __doc__, arguments, layers=layers)
+layers = {"type": positive, "default": 2, "help": "of encoder and decoder each (2)"}
+train, main = program.of(Translation, __doc__, layers=layers)
 
 
 if __name__ == "__main__":

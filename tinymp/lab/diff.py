@@ -21,7 +21,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from difflib import SequenceMatcher
-from itertools import count, groupby, repeat
+from itertools import count, groupby, repeat, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -330,9 +330,8 @@ class Difference:
         cell = max((width - 18) // 2, 12)
         rows: list[tuple[str, ...]] = [("", "A", "B")]
         for name, values in self.configuration.items():
-            cut = [textwrap.wrap(value, cell) or ["-"] for value in values]
-            for i in range(max(map(len, cut))):
-                rows.append((name[:14] * (i == 0), *[lines[i] if i < len(lines) else "" for lines in cut]))
+            cut = zip_longest(*(textwrap.wrap(value, cell) or ["-"] for value in values), fillvalue="")
+            rows += [(name[:14] * (i == 0), *lines) for i, lines in enumerate(cut)]
         title = f"Configuration: {len(self.configuration)} of {self.settings} settings differ"
         return title + "\n" + table(rows, left=(0, 1, 2), most=None, ruled=False)
 
