@@ -117,12 +117,8 @@ def arrows(graph: dict[str, set[str]]) -> list[tuple[str, str]]:
     def below(node: str) -> set[str]:
         return graph[node].union(*(below(target) for target in graph[node]))
 
-    return [
-        (node, target)
-        for node in sorted(graph)
-        for target in sorted(graph[node])
-        if not any(target in below(other) for other in graph[node])
-    ]
+    pairs = [(node, target) for node in sorted(graph) for target in sorted(graph[node])]
+    return [(node, target) for node, target in pairs if not any(target in below(other) for other in graph[node])]
 
 
 def draw() -> str:

@@ -216,14 +216,9 @@ def draw_exponents(axes: Any, runs: dict[str, dict[str, Any]]) -> None:
         scaled = " × loss scale, as stored" if run["loss_scale"] != 1 else ""
         label = f"{name}{scaled}: {zeros / total:.1%} zeros"
         axes.stairs(100 * counts / total, [*EXPONENTS, EXPONENTS.stop], color=color, linewidth=1.8, label=label)
-    axes.set(
-        xlabel="exponent of the gradient, floor(log2 |g|)",
-        ylabel="share of all weight gradients, %",
-        title="Weight gradients over the run",
-        xlim=(EXPONENTS.start, EXPONENTS.stop + 3),
-        ylim=(0, axes.get_ylim()[1] * 1.2),  # room for the words at the limits
-    )
-    top = axes.get_ylim()[1]
+    top = axes.get_ylim()[1] * 1.2  # room for the words at the limits
+    axes.set(xlabel="exponent of the gradient, floor(log2 |g|)", ylabel="share of all weight gradients, %")
+    axes.set(title="Weight gradients over the run", xlim=(EXPONENTS.start, EXPONENTS.stop + 3), ylim=(0, top))
     limits = (-24, "smallest\nsubnormal\n2$^{-24}$"), (-14, "smallest\nnormal\n2$^{-14}$"), (16, "largest\n65504")
     for exponent, limit in limits:
         axes.axvline(exponent, color="0.35", linestyle="--", linewidth=1)

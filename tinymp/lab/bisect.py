@@ -107,12 +107,7 @@ class Bisection:
         say: Callable[[str], None] = print,
     ) -> None:
         self.seeds, self.tolerance, self.out, self.say = seeds, tolerance, out.absolute(), say
-        self.given: dict[str, Any] = {
-            "program": program,
-            "module": module,
-            "arguments": [*arguments],
-            "measure": measure,
-        }
+        self.given = dict[str, Any](program=program, module=module, arguments=[*arguments], measure=measure)
         spec = importlib.util.find_spec(program) if module else None
         source = Path((spec and spec.origin) or program).read_bytes()  # another version of it is another search
         self.asked = {**self.given, "source": hashlib.sha256(source).hexdigest(), "tinymp": __version__}
@@ -314,16 +309,11 @@ def _listed(names: Sequence[str], most: int | None = 3) -> str:
 def _in_a_process(plan: Plan, log: Path) -> dict[str, Any]:
     """What became of a run of the plan, in a process with this tinymp; all that it prints goes to `log`."""
     start = "import sys; sys.path.insert(0, sys.argv[3]); from tinymp.lab.trial import main; del sys.path[0]; "
+    start += "main(*sys.argv[1:3])"
     with tempfile.TemporaryDirectory() as folder, log.open("wb") as printed:
         files = [Path(folder) / name for name in ("plan.json", "result.json")]
         write_json(files[0], asdict(plan))
-        command = [
-            sys.executable,
-            "-c",
-            start + "main(*sys.argv[1:3])",
-            *map(str, files),
-            os.path.dirname(PACKAGE[:-1]),
-        ]
+        command = [sys.executable, "-c", start, *map(str, files), os.path.dirname(PACKAGE[:-1])]
         ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT, check=False)
         if files[1].exists():
             return json.loads(files[1].read_bytes())

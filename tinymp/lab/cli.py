@@ -245,14 +245,9 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
         except (ValueError, OSError, ImportError, SyntaxError) as error:
             p.error(str(error))
         earlier = _move_earlier(options.out)  # what follows is written while the program runs
-        audited = audit(
-            shadow=options.shadow,
-            formats=options.formats,
-            accumulators=options.accumulators,
-            every=options.every,
-            stop_at=options.stop_at_first,
-            trace=options.out if options.trace else None,
-        )
+        alike = {name: getattr(options, name) for name in ("shadow", "formats", "accumulators", "every")}
+        folder = options.out if options.trace else None
+        audited = audit(**alike, stop_at=options.stop_at_first, trace=folder)
         title = " ".join([options.program, *options.arguments])
         try:
             with audited, terminated_as_exit():

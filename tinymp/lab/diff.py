@@ -226,14 +226,9 @@ class Difference:
         for run, seed in zip((self.a, self.b), self.seeds):
             own = {k: v for k, v in run.header.items() if k not in ("tinymp trace", "environment")}
             named = [p for p in run.policies if not run.policy or p.lower().startswith(run.policy.lower() + "(")]
-            own |= {
-                "policy": "; ".join(named),
-                "device": ", ".join(run.devices),
-                "seed": "none set" if seed is None else seed,
-            }
-            found.append(
-                {k: "-" if v in (None, "") else str(v) for k, v in {**own, **run.header["environment"]}.items()}
-            )
+            own |= {"policy": "; ".join(named), "device": ", ".join(run.devices)}
+            own |= {"seed": "none set" if seed is None else seed, **run.header["environment"]}
+            found.append({k: "-" if v in (None, "") else str(v) for k, v in own.items()})
         names = list(dict.fromkeys([*found[0], *found[1]]))
         values = {name: (found[0].get(name, "-"), found[1].get(name, "-")) for name in names}
         return {name: (x, y) for name, (x, y) in values.items() if x != y}, len(values)

@@ -261,16 +261,12 @@ def ops_of(thing: Any) -> list[type[Op]]:
         methods = [getattr(ops, name) for name in ops.METHODS.split()]
         for method in (m for m in methods if m.__name__ in _called(thing)):  # it only calls methods of its input
             _collect(method, method.__name__, found, set())
-    return sorted(
-        found,
-        key=lambda op: (
-            op.name != thing.__name__,
-            _FIRST.index(op.kind),
-            not ROUNDED.get(op.name, ROUNDED["eq"]).forward,  # a fused op says more of a layer than a product beside it
-            op.gradient is None,
-            ".more." in op.__module__,
-        ),
-    )
+
+    def rank(op: type[Op]) -> tuple:  # a fused op, of ROUNDED, says more of a layer than a product beside it
+        plain = not ROUNDED.get(op.name, ROUNDED["eq"]).forward
+        return op.name != thing.__name__, _FIRST.index(op.kind), plain, op.gradient is None, ".more." in op.__module__
+
+    return sorted(found, key=rank)
 
 
 def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[tuple[Any, str]]) -> None:
