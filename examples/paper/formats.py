@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import tinymp as mp
 
-from .. import cnn, datasets, dcgan, lstm, measure
-from . import language_model, text, trials
+from .. import cnn, dcgan, measure
+from . import language_model, trials
 
 NOT_SCALED, DYNAMIC = "FP16, not scaled", "FP16, dynamic scale"
 
@@ -54,20 +54,11 @@ def label(source: str) -> str:
     return Path(source).name or "the program's own"
 
 
-def check(source: str, batch: int) -> None:
-    """Whether the data can be read, before any run begins."""
-    if source:
-        raise ValueError("--data: the rows of this table have their own data")
-    if batch not in {network.batch for network in NETWORKS.values()}:
-        raise ValueError(f"--batch {batch}: the rows of this table have their own batches")
-    datasets.mnist(None, 0)
-    text.corpus(None, lstm.VOCABULARY)
-    datasets.faces(16)
-
-
 def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
     """Train one model under one setting. The seed fixes weights and batches, whatever the setting."""
     network, chosen, start = NETWORKS[name], SETTINGS[setting], time.process_time()
+    if source or batch != network.batch:
+        raise ValueError("--data, --batch: the rows of this table have their own data and batches")
     found = network.program.train(
         chosen.policy, chosen.scaler(), seed=seed, steps=steps, device=device, **network.arguments
     )

@@ -108,22 +108,20 @@ def main(arguments: list[str] | None = None) -> None:
         options.out.mkdir(parents=True, exist_ok=True)
         wanted = {t: list(cells(t, options)) for t in (TABLES if options.table == "all" else [options.table])}
         kept = {t: read(options.out / f"{t}.json", todo) if options.resume else {} for t, todo in wanted.items()}
-        for table, source, batch in {(c.table, c.source, c.batch): None for todo in wanted.values() for c in todo}:
-            TABLES[table].check(source, batch)
-    except (ValueError, OSError, ImportError) as error:
+        for table, todo in wanted.items():
+            done = kept[table]
+            if done:
+                print(f"{table}: {len(done)} of {len(todo)} runs are in {options.out / f'{table}.json'}")
+                write(table, done, options)
+            for cell, trial in finished([cell for cell in todo if cell not in done], options.jobs):
+                done[cell] = trial
+                write(table, done, options)
+            print(f"\n{(options.out / f'{table}.md').read_text()}")
+            if draw := getattr(TABLES[table], "draw", None):
+                draw(options.out, done)
+            print(f"wrote {table} to {options.out}")
+    except (ValueError, OSError, ImportError) as error:  # of the options and the data: the others end all with a trace
         p.error(str(error))
-    for table, todo in wanted.items():
-        done = kept[table]
-        if done:
-            print(f"{table}: {len(done)} of {len(todo)} runs are in {options.out / f'{table}.json'}")
-            write(table, done, options)
-        for cell, trial in finished([cell for cell in todo if cell not in done], options.jobs):
-            done[cell] = trial
-            write(table, done, options)
-        print(f"\n{(options.out / f'{table}.md').read_text()}")
-        if draw := getattr(TABLES[table], "draw", None):
-            draw(options.out, done)
-        print(f"wrote {table} to {options.out}")
 
 
 def read(path: pathlib.Path, todo: list[Cell]) -> dict[Cell, trials.Trial]:

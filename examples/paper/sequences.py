@@ -54,11 +54,6 @@ class Results:
         """Its name in the table."""
         return Path(source).name or self.data
 
-    def check(self, source: str, batch: int) -> None:
-        """Whether the data can be read, before any run begins."""
-        for row in self.NETWORKS.values():
-            self.task(batch, source or None, **row.options)
-
     def run(self, name: str, source: str, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
         """Train one model under one setting. The seed fixes weights and batches, whatever the setting."""
         task, chosen = self.task(batch, source or None, **self.NETWORKS[name].options), self.SETTINGS[setting]

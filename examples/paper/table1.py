@@ -50,17 +50,14 @@ def label(source: str) -> str:
     return {"mnist": "MNIST, 5,000 digits", "digits": "scikit-learn's digits"}.get(source) or Path(source).name
 
 
-def check(source: str, batch: int) -> None:
-    """Whether the data can be read, before any run begins."""
-    _sets(source, 0, batch)
-
-
 def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
     """Train one network under one setting. The seed fixes weights, order and shifts, whatever the setting."""
     network, setting = NETWORKS[name], trials.SETTINGS[setting]
     policy = setting.policy
     mp.manual_seed(seed)
-    train_x, train_y, test_x, test_y = _sets(source, seed, batch)
+    train_x, train_y, test_x, test_y = datasets.named(source, seed)
+    if batch > len(train_x):
+        raise ValueError(f"table1: expected a batch of at most {len(train_x)} images, all that there are, got {batch}")
     classes = int(max(train_y.max(), test_y.max())) + 1
     model = policy.cast(network.make(classes, in_channels=train_x.shape[1], scale=paper.SMALL)).to(device)
     loader = data.DataLoader(data.TensorDataset(train_x, train_y), batch, shuffle=True, drop_last=True, seed=seed)
@@ -82,10 +79,3 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
     with mp.use(policy):
         trial.score = cnn.accuracy(model, policy.cast(mp.tensor(test_x)).to(device), test_y)
     return trial
-
-
-def _sets(source: str, seed: int, batch: int) -> tuple[np.ndarray, ...]:
-    sets = datasets.named(source, seed)
-    if batch > len(sets[0]):
-        raise ValueError(f"table1: expected a batch of at most {len(sets[0])} images, all that there are, got {batch}")
-    return sets

@@ -63,14 +63,8 @@ def label(source: str) -> str:
     return f"scenes of {'MNIST' if source == 'mnist' else Path(source).name}"
 
 
-def check(source: str, batch: int) -> None:
-    """Whether the data can be read, before any run begins."""
-    _sets(source, 0, batch)
-
-
-def _sets(source: str, seed: int, count: int) -> tuple[scenes.Scenes, scenes.Scenes]:
-    train = scenes.Scenes(count, seed, train=True, data=source)
-    return train, scenes.Scenes(TESTED, 0, train=False, data=source)  # all seeds are tested on the same
+def _tested(source: str) -> scenes.Scenes:
+    return scenes.Scenes(TESTED, 0, train=False, data=source)  # the same for all seeds
 
 
 def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
@@ -78,7 +72,7 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
     network, policy = NETWORKS[name], trials.SETTINGS[setting].policy
     backbone = trained_backbone(source, seed, device)
     mp.manual_seed(seed)
-    train, test = _sets(source, seed, steps * batch)
+    train, test = scenes.Scenes(steps * batch, seed, train=True, data=source), _tested(source)
     model = network.make()
     begin(model, backbone)
     model = policy.cast(model).to(device)
@@ -192,7 +186,7 @@ def draw_boxes(path: Path, done: dict[Any, trials.Trial]) -> None:
     first = min(cell.seed for cell in done)
     rows = {(c.name, c.setting): t for c, t in done.items() if c.seed == first}
     rows = {(n, s): rows[n, s].kept["found"] for n in NETWORKS for s in SETTINGS if (n, s) in rows}
-    test = _sets(next(iter(done)).source, 0, 1)[1]
+    test = _tested(next(iter(done)).source)
     with trials.figure(path, len(rows), SHOWN, (2.1 * SHOWN, 2.25 * len(rows)), dpi=75) as axes:
         for line, ((name, setting), found) in zip(axes, rows.items()):
             for i, (one, boxes) in enumerate(zip(line, found)):
