@@ -1,6 +1,4 @@
-"""What the audit computes about arrays beside the training: signed errors. Nothing here is part of it.
-Of large arrays a sample is looked at.
-"""
+"""Signed errors, which the audit computes beside the training. Of large arrays a sample is looked at."""
 
 from __future__ import annotations
 

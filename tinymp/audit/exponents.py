@@ -31,10 +31,9 @@ def bin_of(exponent: int) -> int:
 def exponents(x: Array) -> np.ndarray:
     """How many values of x have each exponent floor(log2 |x|): (BINS,), int64, exact.
 
-    Entry ZEROS counts +0 and -0, entry `bin_of(e)` the finite values with exponent e, subnormal ones too (FP32 has
-    e >= -149, FP16 e >= -24), entries INFINITIES and NANS the rest. The entries add up to x.size. FP64's exponents
-    beyond FP32's count in the first or last bin. An array on a GPU is counted on the host. ValueError for an array
-    without values, on the device "meta".
+    Entry ZEROS counts +0 and -0, entry `bin_of(e)` the finite values with exponent e, subnormal ones too, entries
+    INFINITIES and NANS the rest. FP64's exponents beyond FP32's count in the first or last bin. An array on a GPU is
+    counted on the host. ValueError for an array without values, on the device "meta".
     """
     if backend.of(x).name == "meta":
         raise ValueError(
@@ -88,11 +87,8 @@ class Lost(NamedTuple):
 
 
 class Histogram:
-    """The exponents of one tensor under one policy. `counts`: {loss scale that the values carried: counts in the bins
-    of `exponents`}.
-
-    iterations  how many were looked at
-    largest     the largest finite magnitude, divided by the scale
+    """The exponents of one tensor under one policy. `counts`: {loss scale of the values: counts in the bins of
+    `exponents`}; `iterations`: how many were looked at; `largest`: the largest finite magnitude, divided by the scale.
     """
 
     def __init__(self, role: str, name: str, dtype: np.dtype, policy: str, layer: str, normalisation: bool) -> None:

@@ -28,10 +28,10 @@ class Rounding:
 
     elements   how many numbers were rounded
     zero       how many of them became 0
-    subnormal  how many are now subnormal: below 2^-14 in magnitude and not 0, with fewer significant bits than the rest
+    subnormal  how many are now subnormal: not 0, with fewer significant bits than the rest
     infinite   how many were finite and are not now: infinite, or NaN in a format without infinities (E4M3)
     largest    the largest magnitude before rounding, NaN left out
-    error, absolute, magnitude  of a sample (see audit/estimates.py): the sums of the errors y - x, |y - x| and of |x|
+    error, absolute, magnitude  of a sample (estimates.py): the sums of the errors y - x, of |y - x| and of |x|
     """
 
     elements: int = 0
@@ -74,7 +74,11 @@ class Row:
     read, written              the dtypes of its floating arguments and results
     computed, accumulated      the dtypes in which it computes and sums
     calls, elements            how often it ran, and how many elements it wrote
-    roundings                  per line of tinymp that rounded there, what became of the numbers
+    roundings                  per line of tinymp that rounded there, what became of the numbers; added up as `rounded`
+                               (how many), `zero`, `subnormal`, `infinite` and `largest`
+    bias                       the mean signed error, in units of the mean magnitude: 0 where errors cancel
+    one_sided                  the mean signed error over the mean error: 1 where all errors are to one side; of n
+                               numbers rounded without a bias about 1 / sqrt(n)
     """
 
     module: str
@@ -93,23 +97,16 @@ class Row:
     elements: int = 0
     roundings: dict[str, Rounding] = field(default_factory=dict)
 
-    rounded = property(lambda self: _total(self, "elements"), doc="How many numbers were rounded.")
-    zero = property(lambda self: _total(self, "zero"), doc="How many of them became 0.")
-    subnormal = property(lambda self: _total(self, "subnormal"), doc="How many became subnormal.")
-    infinite = property(lambda self: _total(self, "infinite"), doc="How many became infinite.")
-    largest = property(
-        lambda self: max((r.largest for r in self.roundings.values()), default=0.0),
-        doc="The largest magnitude before a rounding.",
-    )
-    bias = property(
-        lambda self: _total(self, "error") / (_total(self, "magnitude") or 1),
-        doc="The mean signed error, in units of the mean magnitude: 0 where errors cancel.",
-    )
-    one_sided = property(
-        lambda self: abs(_total(self, "error")) / (_total(self, "absolute") or 1),
-        doc="The mean signed error over the mean error: 1 where all errors are to one side; of n numbers rounded "
-        "without a bias about 1 / sqrt(n).",
-    )
+    rounded = property(lambda self: self._total("elements"))
+    zero = property(lambda self: self._total("zero"))
+    subnormal = property(lambda self: self._total("subnormal"))
+    infinite = property(lambda self: self._total("infinite"))
+    largest = property(lambda self: max((r.largest for r in self.roundings.values()), default=0.0))
+    bias = property(lambda self: self._total("error") / (self._total("magnitude") or 1))
+    one_sided = property(lambda self: abs(self._total("error")) / (self._total("absolute") or 1))
+
+    def _total(self, name: str) -> Any:
+        return sum(getattr(r, name) for r in self.roundings.values())
 
     def as_dict(self) -> dict[str, Any]:
         """Its columns, under "roundings" the lines, and under "code" the text of the caller's, if it can be read."""
@@ -124,11 +121,6 @@ FURTHER = ("bias", "one_sided")
 WORST = ("infinite", "zero", "subnormal", "rounded")  # any infinity weighs more than all zeros, and so on
 COLUMNS = tuple(f.name for f in fields(Row) if f.name != "roundings") + COUNTS + FURTHER
 NUMBERS = {"calls", "elements", *COUNTS, *FURTHER}  # of these columns
-
-
-def _total(row: Row, name: str) -> Any:
-    return sum(getattr(r, name) for r in row.roundings.values())
-
 
 LEAST = ("where", "accumulated", "kind", "read", "calls", "written", "largest", "policy", "caller")  # first to go
 
@@ -181,7 +173,7 @@ class Rows(list[Row]):
 
     def fitted(self, width: int | None) -> str:
         """The table in lines of at most so many characters (None: as many as it takes): without the columns that say
-        least, and with module names cut from the left if that is not enough.
+        least, and with module names cut from the left.
         """
         policy = ("policy",) if len({row.policy for row in self}) > 1 else ()
         dtypes = ("read", "accumulated", "written")
@@ -196,8 +188,8 @@ class Rows(list[Row]):
         return table(rows, left=[i for i, name in enumerate(rows[0]) if name not in NUMBERS], most=None)
 
     def draw(self, axes: Any) -> None:
-        """Bars: the shares that became infinite, zero and subnormal, of the ten worst rows, and how many those are. The
-        order is that of WORST.
+        """Bars: the shares that became infinite, zero and subnormal, of the ten worst rows (see WORST), and how many
+        those are.
         """
         kinds = {"infinite": "black", "zero": RED, "subnormal": SKY}
         rows = [row for row in self.sorted_by(*WORST)[:10] if any(getattr(row, name) for name in kinds)][::-1]

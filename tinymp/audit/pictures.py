@@ -17,8 +17,8 @@ COLUMNS = 4
 
 
 def pictures(audit: Any) -> dict[str, Any]:
-    """Of an Audit: {"histograms": [(role, picture), ...], "lost", "scale", "bytes": picture, or None where there is
-    nothing to draw}, as addresses of images. ModuleNotFoundError says how to install matplotlib.
+    """Of an Audit: {"histograms": [(role, picture), ...], "lost", "scale", "bytes": picture or None}, as addresses of
+    images. ModuleNotFoundError says how to install matplotlib.
     """
     try:
         import matplotlib.figure

@@ -49,11 +49,11 @@ def predict(
         words = np.broadcast_to(0, (2, 1024))
         print(predict(model, words, optimizer="adam"))
 
-    inputs       shapes of floating tensors, or examples: arrays and Tensors, of which only shape and dtype are read
+    inputs       shapes of floating tensors, or examples, of which only shape and dtype are read
     optimizer    "sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop"; or a class or function of parameters
     loss         loss(model, *inputs), a Tensor or several; by default all that model(*inputs) returns
-    instruments  others to listen to the step under `policy` (Products: which products could run on Tensor Cores). All
-                 values are 0 there: what an instrument says of them means nothing, and Exponents raises ValueError
+    instruments  others to listen to the step under `policy`. All values are 0 there: Products tells sizes, Exponents
+                 raises
 
     Sparse gradients are predicted as if no index came twice. TypeError or ValueError for other inputs and optimizers.
     """

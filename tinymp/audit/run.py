@@ -70,9 +70,8 @@ class Run:
 
     source    folder, or folder:policy, as it was asked for
     header    the first line: what ran where
-    policies  what was in use, and `devices`, both filled in by `steps`
-    tensors   how many there were, likewise
-    ended     None until the end was read: then "" or the exception that ended the run. Missing if it was killed
+    policies, devices, tensors  those in use, and how many tensors there were, as far as `steps` has read
+    ended     None until the end was read: then "" or the exception that ended the run. None stays if it was killed
     """
 
     def __init__(self, source: str | os.PathLike[str]) -> None:

@@ -112,8 +112,8 @@ def width_of(rows: Sequence[tuple[str, ...]]) -> int:
 
 
 def narrowed(rows: list[tuple[str, ...]], width: int, give: int = 0, middle: bool = False) -> list[tuple[str, ...]]:
-    """Rows whose `table` is no wider than that: the column `give` gives way, down to 8 characters, and its names lose
-    their beginning, or their middle.
+    """Rows whose `table` is no wider than that: the names in the column `give` lose their beginning, or their middle,
+    down to 8 characters.
     """
     room = max(width - width_of(rows) + max(len(row[give]) for row in rows), 8)
     head = room // 3 if middle else 0
@@ -127,9 +127,8 @@ def narrowed(rows: list[tuple[str, ...]], width: int, give: int = 0, middle: boo
 def table(
     rows: Sequence[tuple[str, ...]], left: Container[int] = (0,), most: int | None = 20, ruled: bool = True
 ) -> str:
-    """Rows of cells below each other, the first as their heads.
-
-    left: the columns aligned to the left; most: rows shown, None for all; ruled: with a line below the heads.
+    """Rows of cells below each other, the first as their heads. left: the columns aligned to the left; most: rows
+    shown, None for all; ruled: with a line below the heads.
     """
     shown = rows if most is None else rows[: most + 1]
     widths = [max(map(len, column)) for column in zip(*shown)]

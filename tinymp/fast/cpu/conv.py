@@ -39,7 +39,6 @@ def region(xp: Any, x: Array, rows: Pair, across: Pair, value: float = 0.0) -> A
 
 
 def pad_spatial(xp: Any, x: Array, pads: Any, value: float = 0.0) -> Array:
-    """x (C, H, W, N) with `value` around H and W."""
     (top, bottom), (left, right) = pads
     return region(xp, x, (-top, x.shape[1] + bottom), (-left, x.shape[2] + right), value)
 
@@ -56,9 +55,7 @@ def windows(xp: Any, x: Array, g: Geometry) -> Array:
 
 def columns(xp: Any, x: Array, g: Geometry) -> tuple[list[slice], Callable[[slice], Array]]:
     """Blocks of output rows, and the function that gives the columns (groups, C kh kw / groups, rows OW N) of a block,
-    of x (C, H, W, N), widened.
-
-    Widening x rather than its columns reads each value once, not kh kw times.
+    of x (C, H, W, N), widened: to widen x rather than its columns reads each value once, not kh kw times.
     """
     c, h, w, n = x.shape
     (oh, ow), terms = g.output(h, w), c * prod(g.kernel) // g.groups
@@ -160,10 +157,7 @@ def correlate_rows(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry,
 
 
 def spread(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometry, size: Pair) -> Array:
-    """dx (C, H, W, N), in the storage dtype, of y (O, OH, OW, N) and w (O, C / groups, kh, kw).
-
-    Every y_o W_o is added in its place, and the bias. y may be widened.
-    """
+    """dx (C, H, W, N), in the storage dtype, of y (O, OH, OW, N) and w (O, C / groups, kh, kw). y may be widened."""
     o, oh, ow, _ = y.shape
     c = w.shape[1] * g.groups
     # columns of y on one side, additions into dx, which take longer, on the other
@@ -206,7 +200,6 @@ def pointwise(g: Geometry, shape: tuple, size: Pair) -> bool:
 
 
 def ceil_div(n: int, d: int) -> int:
-    """n / d, rounded up."""
     return -(-n // d)
 
 

@@ -126,7 +126,6 @@ def after(state: Array, rows: Array, steps: Steps) -> Array:
 
 
 def gradients(xp: Any, dy: Array | None, steps: Steps) -> Array | None:
-    """The outputs' gradients in the order of the steps, widened."""
     return None if dy is None else widen(xp.ascontiguousarray(steps.pack(dy)))
 
 
