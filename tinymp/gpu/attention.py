@@ -78,8 +78,8 @@ def launch(kernel: str, op: Attention, rows: Array, read: Any, *others: Array) -
 
 
 def fits(device: Any, q: Array, k: Array, v: Array) -> bool:
-    """True if the kernels take these arrays. Others are left to the definition, which writes the scores to memory: head
-    sizes beyond 128, leading axes that broadcast, or more than two of them, FP32, and GPUs before Ampere.
+    """True if the kernels take these arrays; not head sizes beyond 128, leading axes that broadcast, or more than two
+    of them, FP32, and GPUs before Ampere.
     """
     sizes, lead = (q.shape[-1], v.shape[-1]), q.shape[:-2]
     cores = q.dtype == float16 and device.compute_capability() >= 80

@@ -2,8 +2,8 @@
 
 A step of a small network is a few hundred short kernels; launching them from Python takes longer than running them. A
 CUDA graph is recorded once and then started as a whole. Its kernels run on the addresses that they were recorded with:
-parameters, optimizer state, running statistics, the loss scale, learning rates and the state of the random numbers
-stay where they are and are changed in place, on the device; inputs are copied to where those of the recording lay.
+what a step keeps stays where it is and is changed in place, on the device; inputs are copied to where those of the
+recording lay.
 """
 
 from __future__ import annotations
@@ -34,16 +34,15 @@ def capture(step: Callable[..., Any], warmup: int = 3) -> Captured:
             return Tensors, the StepResult, and tuples, lists or dicts of them
     warmup  how many calls run normally before one is recorded: they compile kernels and allocate memory
 
-    Every call does one step. The Tensors that a replay returns are the same ones each time: the next call overwrites
-    them, so read (or clone) them before. Whatever else `step` does in Python happens while it warms up and is recorded,
-    never in a replay: schedules and printing belong outside. Learning rates that a schedule changes reach the graph.
-    Random numbers go on; a skipped step and a changed loss scale are decided on the device.
+    The Tensors that a replay returns are the same ones each time: the next call overwrites them, so read (or clone)
+    them before. Whatever else `step` does in Python happens never in a replay: schedules and printing belong outside.
+    Learning rates reach the graph, random numbers go on, and skipped steps and the loss scale are decided on the
+    device.
 
-    On the CPU (Tensors that lie there, or no GPU in use), and while it is audited, `step` is simply called each time.
-    So it is, and a RuntimeWarning says why once, where a graph would not do the same: for inputs whose number, shape,
-    dtype or device differ from the first call's; while a module that `step` names (or its object has) is in evaluation
-    but was not, or the reverse; for good in a step that reads the device from the host (item(), print(loss), ...), and
-    once an optimizer's flag has changed or its state was loaded.
+    On the CPU, and while it is audited, `step` is simply called each time. So it is, and a RuntimeWarning says why
+    once, for inputs whose number, shape, dtype or device differ from the first call's; while a module that `step` names
+    (or its object has) is in evaluation but was not, or the reverse; for good in a step that reads the device from the
+    host (item(), print(loss), ...), and once an optimizer's flag has changed or its state was loaded.
 
     RuntimeError if the step copies values of the host to the device, which is found out while it is captured.
     """
@@ -168,13 +167,12 @@ class Captured:
 
     def _plainly(self, inputs: tuple, why: str = "") -> Any:
         """A step without a graph."""
-        if why:
-            self._say(why)
+        self._say(why)
         self.calls += 1
         return self._step(*inputs)
 
     def _say(self, why: str) -> None:
-        if why not in self._said:
+        if why and why not in self._said:
             self._said.add(why)
             name = getattr(self._step, "__name__", "the step")
             warnings.warn(f"capture: {name} runs without a CUDA graph: {why}", RuntimeWarning, stacklevel=4)

@@ -2,13 +2,11 @@
 
 By CuPy a pointwise op is two to five kernels, each of which reads and writes memory, FP16 two bytes at a time: a
 quarter of an H200's speed. Here an element is read once and written once, eight neighbours by each thread, 16 bytes at
-a time, and the Python that is read is the kernel that trains.
+a time.
 
 Arrays in one memory order are walked as flat memory. An operand that is broadcast is read eight at a time as well,
-where rows have a multiple of eight elements. Other orders, and addresses that are no multiples of 16 bytes, are read
-one by one, with 64-bit indices. Results lie in the memory order of the first operand that has their shape.
-
-While an observer listens, the definition itself runs and tells what it rounds: the bits are the same.
+where rows have a multiple of eight elements; other orders and addresses one by one. Results lie in the memory order of
+the first operand that has their shape. While an observer listens, the definition itself runs: the bits are the same.
 """
 
 from __future__ import annotations
@@ -74,7 +72,7 @@ def _held(f: Callable) -> list:
 
 
 def _fixed(x: Any) -> Any:
-    """The part of a held variable on which a kernel depends. Of an op it is the class: options are arguments."""
+    """Of a held variable that on which a kernel depends. Of an op it is the class: options are arguments."""
     return type(x) if isinstance(x, Op) else (type(x), x)
 
 
@@ -133,9 +131,8 @@ def name_of(code: str) -> str:
 
 
 def plan_of(f: Callable, operands: tuple, options: dict, targets: tuple = ()) -> Plan | None:
-    """How to run a definition on arguments like these; None if it cannot be traced, or there is no array.
-
-    targets: where the results go, behind the arguments; by default they are new arrays.
+    """How to run a definition on arguments like these; None if it cannot be traced, or there is no array. targets:
+    where the results go, behind the arguments; by default they are new arrays.
     """
     arguments = [*operands, *options.values(), *targets]
     into = len(arguments) - len(targets)

@@ -1,13 +1,13 @@
 """An optimizer's step on a GPU: its rule as it is written, traced, on all parameters of a dtype in one launch.
 
-`Optimizer.updated` is called once with symbols; what it computes becomes a kernel (many.py), with the bits of the
-definition run operation by operation. Nothing waits for the device: options (lr, betas, ...), step counts, the loss
-scale and whether to skip are read there, so that a captured CUDA graph follows their changes. Options that are True or
-False, whether one on which the rule branches is 0, and what is trained at all, stay as they were when it was captured.
+`Optimizer.updated` is called once with symbols; what it computes becomes a kernel (many.py) with the definition's bits.
+Nothing waits for the device: options (lr, betas, ...), step counts, the loss scale and whether to skip are read there,
+so that a captured CUDA graph follows their changes. Options that are True or False, whether one on which the rule
+branches is 0, and what is trained at all, stay as they were when it was captured.
 
 Left to the definition, one parameter after another: a rule that branches on its step count or on values, reads
 attributes of its optimizer, or takes a norm; sparse gradients; BF16; weights with gaps; and all rules while an observer
-listens. Then the host first looks whether to skip.
+listens.
 """
 
 from __future__ import annotations
@@ -265,9 +265,8 @@ def _count(n: int) -> Array:
 
 
 class PendingResult:
-    """The StepResult of a step on a GPU, which the host has not looked at: each look (`applied`, bool, ==) waits.
-
-    After a step that was captured in a CUDA graph it tells of the last replay.
+    """The StepResult of a step on a GPU, of which each look (`applied`, bool, ==) waits; of a captured step that of the
+    last replay.
     """
 
     def __init__(self, skipped: Array) -> None:

@@ -1,7 +1,5 @@
-"""How the blocks of a GPU share sums along one axis, over channels and over the last axes.
-
-The kernels are in `rows.cuh` and beside the ops that launch these plans. A plan is made for a dense array, and is None
-for one that no kernel takes.
+"""How the blocks of a GPU share sums along one axis, over channels and over the last axes, by kernels in `rows.cuh` and
+beside the ops. A plan is made for a dense array, and is None for one that no kernel takes.
 """
 
 from __future__ import annotations

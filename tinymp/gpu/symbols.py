@@ -1,9 +1,8 @@
 """Symbols in place of arrays: a definition that is called with them writes down, as C, what it computes.
 
 `store(op.xp.exp(widen(x)), like=x)` on a symbol x of FP16 becomes three lines: `widen(x)`, `expf(...)` and
-`round_to_half(...)`. The primitives of precision.py run as they are: a symbol lies on the device `SYMBOLS`, which
-carries them out by writing. Each line computes in the dtype that NumPy would compute in, in the order of the
-definition, by the function that CuPy's own kernel calls, so that the kernel has the bits of the operations one by one.
+`round_to_half(...)`. The primitives of precision.py run as they are: a symbol lies on the device `SYMBOLS`. Each line
+computes in NumPy's dtype, in the order of the definition, by the function that CuPy's own kernel calls: the same bits.
 
 NotTraced: the definition branches on a value, sums, or asks for something else that is no function of one element.
 """
@@ -152,9 +151,8 @@ class Number(_Operand):
 
 
 class Option(Number):
-    """A number of a parameter group, in device memory: kernels read it, but that it is 0 may decide what they compute.
-
-    asked  place of an option -> whether it is not 0, of those of which a definition has asked that
+    """A number of a parameter group, in device memory. asked: place -> whether it is not 0, where a definition asks
+    that.
     """
 
     def __init__(self, trace: Trace, place: int, value: float, asked: dict[int, bool]) -> None:
@@ -346,15 +344,12 @@ class Symbols(Device):
     keeps_order = False
 
     def cast(self, x: Any, dtype: np.dtype) -> Any:
-        """As `Device.cast`."""
         return _converted(x, dtype)
 
     def select(self, mask: Any, x: Any) -> Any:
-        """As `Device.select`."""
         return _where(mask, x, x.dtype.type(0))
 
     def cast_stochastic(self, x: Any) -> Any:
-        """As `Device.cast_stochastic`, where there is a source of random bits."""
         if x.trace.drawing is None:
             raise NotTraced("random numbers")
         x.trace.draws += 1

@@ -12,8 +12,8 @@ from ..space import fill
 
 
 class _Following:
-    """PyTorch's step. Programs call it without the results of steps: then the rate stays where the optimizer was
-    stepped once since the last call, by a scaler that skipped the step.
+    """PyTorch's step. Without the results of steps the rate stays where the optimizer was stepped once since the last
+    call, by a scaler that skipped the step.
     """
 
     optimizer: Any
@@ -33,7 +33,6 @@ class _Following:
 
 class LRScheduler(_Following, _Schedule, metaclass=_Every):
     """The base of a schedule that a program writes: `get_lr()` is the list of the groups' rates at `last_epoch`.
-
     Schedules of tinymp are instances of it, too. ValueError for a last_epoch but -1: `load_state_dict` resumes.
     """
 
