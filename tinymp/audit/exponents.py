@@ -36,10 +36,8 @@ def exponents(x: Array) -> np.ndarray:
     counted on the host. ValueError for an array without values, on the device "meta".
     """
     if backend.of(x).name == "meta":
-        raise ValueError(
-            "exponents: arrays on the device 'meta' have no values; let Exponents listen to a training, with "
-            "tinymp.audit()"
-        )
+        hint = "let Exponents listen to a training, with tinymp.audit()"
+        raise ValueError(f"exponents: arrays on the device 'meta' have no values; {hint}")
     x = backend.to_cpu(x)
     counts = np.zeros(BINS, np.int64)
     flat = x.ravel(order="K")  # a view wherever x has no gaps
@@ -101,8 +99,7 @@ class Histogram:
 
     def add(self, x: Any, underflows: np.ndarray, scale: float, iteration: int) -> None:
         """Count x. `underflows`: the exponents, before rounding, of those of its zeros that were not 0 then."""
-        device = backend.of(x)
-        x = device.xp.asarray(x)  # NumPy's results of arrays without axes are scalars
+        x = backend.of(x).xp.asarray(x)  # NumPy's results of arrays without axes are scalars
         counts = exponents(x) + underflows
         counts[ZEROS] -= sum(underflows.tolist())
         self._see_largest(x, counts, scale)
@@ -133,21 +130,11 @@ class Histogram:
         counts = self.at(self.scale)
         used = np.flatnonzero(counts[FINITE])
         first, end = (int(used[0]), int(used[-1]) + 1) if used.size else (0, 0)
-        return {
-            "name": self.name,
-            "layer": self.layer,
-            "role": self.role,
-            "dtype": NAMES[self.dtype],
-            "policy": self.policy,
-            "lowest": first + LOWEST,
-            "counts": counts[FINITE][first:end].tolist(),
-            "zeros": int(counts[ZEROS]),
-            "infinite": int(counts[INFINITIES]),
-            "nan": int(counts[NANS]),
-            "scale": self.scale,
-            "largest": self.largest,
-            "iterations": self.iterations,
+        own = {
+            name: getattr(self, name) for name in ("name", "layer", "role", "policy", "scale", "largest", "iterations")
         }
+        own |= {"dtype": NAMES[self.dtype], "lowest": first + LOWEST, "counts": counts[FINITE][first:end].tolist()}
+        return own | {"zeros": int(counts[ZEROS]), "infinite": int(counts[INFINITIES]), "nan": int(counts[NANS])}
 
 
 def shifted(counts: np.ndarray, factor: float) -> np.ndarray:

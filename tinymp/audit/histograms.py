@@ -217,14 +217,8 @@ class Exponents(Instrument):
             if self._stored(role)
             for scale in ([1.0] if role == WEIGHT else sorted({*SCALES, self.scale_of(role)}))
         ]
-        return {
-            "tensors": [t.as_dict() for t in self._tensors.values()],
-            "lost": lost,
-            "best_scale": self.best_scale(),
-            "margin": self.margin(),
-            "saved": self.saved(),
-            "unseen": self._unseen,
-        }
+        best = {"best_scale": self.best_scale(), "margin": self.margin(), "saved": self.saved(), "unseen": self._unseen}
+        return {"tensors": [t.as_dict() for t in self._tensors.values()], "lost": lost, **best}
 
     def __str__(self) -> str:
         if not self._tensors:

@@ -110,10 +110,9 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """Its columns, under "roundings" the lines, and under "code" the text of the caller's, if it can be read."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "roundings"}
-        counts = {name: getattr(self, name) for name in (*COUNTS, *FURTHER)}
+        own = {name: getattr(self, name) for name in COLUMNS}
         code = next((text.strip() for _, text in source(self.caller)), "")
-        return {**own, **counts, "code": code, "roundings": {line: asdict(r) for line, r in self.roundings.items()}}
+        return {**own, "code": code, "roundings": {line: asdict(r) for line, r in self.roundings.items()}}
 
 
 COUNTS = ("rounded", "zero", "subnormal", "infinite", "largest")
@@ -134,8 +133,7 @@ class Rows(list[Row]):
 
     def sorted_by(self, *columns: str, descending: bool = True) -> Rows:
         """The rows in the order of these columns. ValueError for an unknown one."""
-        for name in columns:
-            _known(name)
+        _known(*columns)
         return Rows(sorted(self, key=lambda r: [getattr(r, c) for c in columns], reverse=descending))
 
     def filter(self, test: Callable[[Row], bool] | None = None, **columns: Any) -> Rows:
@@ -146,17 +144,13 @@ class Rows(list[Row]):
 
         ValueError for an unknown column.
         """
-        for name in columns:
-            _known(name)
+        _known(*columns)
 
-        def fits(row: Row) -> bool:
-            for name, wanted in columns.items():
-                value = getattr(row, name)
-                if not (wanted in value if isinstance(wanted, str) else wanted == value):
-                    return False
-            return test is None or bool(test(row))
+        def fits(row: Row, name: str, wanted: Any) -> bool:
+            return wanted in getattr(row, name) if isinstance(wanted, str) else wanted == getattr(row, name)
 
-        return Rows(filter(fits, self))
+        found = [row for row in self if all(fits(row, *column) for column in columns.items())]
+        return Rows(found if test is None else filter(test, found))
 
     def to_csv(self) -> str:
         """A line per row below a heading; the roundings of several lines are added up."""
@@ -207,9 +201,10 @@ class Rows(list[Row]):
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, fontsize=8, frameon=False)
 
 
-def _known(column: str) -> None:
-    if column not in COLUMNS:
-        raise ValueError(f"ledger: no column {column!r}; there are {', '.join(COLUMNS)}")
+def _known(*columns: str) -> None:
+    for column in columns:
+        if column not in COLUMNS:
+            raise ValueError(f"ledger: no column {column!r}; there are {', '.join(COLUMNS)}")
 
 
 def _text(value: Any) -> str:
@@ -274,11 +269,8 @@ class Ledger(Instrument):
         row.calls += 1
         row.elements += values_of(value).size
         row.read = row.computed = dtype
-        row.written = (
-            f"{parameter.master.dtype} master, {parameter.dtype} copy"
-            if parameter.master_nbytes
-            else str(parameter.dtype)
-        )
+        both = f"{parameter.master.dtype} master, {parameter.dtype} copy"
+        row.written = both if parameter.master_nbytes else str(parameter.dtype)
 
     def _sums(self, place: Place, accumulate: str) -> None:
         row = self._row(place)
@@ -287,11 +279,9 @@ class Ledger(Instrument):
     def _row(self, place: Place) -> Row:
         policy = current_policy().name
         key = place.module, place.op, place.phase, place.caller, policy
-        row = self._rows.get(key)
-        if row is None:
+        if (row := self._rows.get(key)) is None:
             kind, source = (place.kind.name, place.kind.source) if place.kind else ("-", "-")
-            row = Row(place.module, place.op, place.phase, kind, place.caller, place.where, source, policy)
-            self._rows[key] = row
+            row = self._rows[key] = Row(*key[:3], kind, place.caller, place.where, source, policy)
         return row
 
 

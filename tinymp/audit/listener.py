@@ -146,15 +146,14 @@ class Listener(Observer):
         self._ever_stepped: set[Parameter] = set()
         self._reached: set[Parameter] = set()  # by any backward pass so far
         self.models: list[Module] = []
-        self._hearing: ExitStack | None = None
+        self.hears, self._hearing = False, ExitStack()
         self._sites: WeakKeyDictionary[Op, tuple[str, str]] = WeakKeyDictionary()  # module and caller
         self._listening, self._steps = ExitStack(), _Steps(self, every)
         for instrument in instruments:
             instrument.listener = self
 
     def __enter__(self) -> Listener:
-        if self._steps.every > 1:
-            self._listening.enter_context(observe(self._steps))
+        self._listening.enter_context(observe(self._steps))
         self.hear(True)
         return self
 
@@ -164,16 +163,11 @@ class Listener(Observer):
 
     def hear(self, on: bool) -> None:
         """Hear from now on, or no longer: then ops run as without an audit."""
-        if on and self._hearing is None:
-            self._hearing = ExitStack()
+        if on and not self.hears:
             self._hearing.enter_context(observe(self))
-        elif not on and self._hearing is not None:
+        elif not on:
             self._hearing.close()
-            self._hearing = None
-
-    @property
-    def hears(self) -> bool:
-        return self._hearing is not None
+        self.hears = on
 
     # ---- the events
 
@@ -219,14 +213,9 @@ class Listener(Observer):
 
     # ---- iterations
 
-    @property
-    def iterations(self) -> int:
-        """How many there were in which an optimizer stepped."""
-        return self._begun + bool(self._stepped)
-
-    @property
-    def scale(self) -> float:
-        return 1.0 if here.backward is None else float(here.backward.scale)
+    # in which an optimizer stepped
+    iterations = property(lambda self: self._begun + bool(self._stepped))
+    scale = property(lambda self: 1.0 if here.backward is None else float(here.backward.scale))
 
     def name_of(self, parameter: Any) -> str:
         """A parameter's name: its model's name and its path in the model, as far as they are known."""

@@ -60,9 +60,7 @@ class Trace(Instrument):
         self._places: dict[tuple, int] = {}
         self._known: ByTensor[int] = ByTensor()  # the number of its line
         self._reads: WeakKeyDictionary[Op, list[int | None]] = WeakKeyDictionary()  # what forward read, backward may
-        self._deposits: dict[
-            int, int | None
-        ] = {}  # by the id of a parameter that waits for its update: of its gradient
+        self._deposits: dict[int, int | None] = {}  # by the id of a parameter that waits: of its gradient
         self._tensors = 0
         self._begun: dict[str, int] = {}  # by the policy: the last iteration whose beginning was written
 

@@ -47,20 +47,9 @@ class Updates:
 
     def as_dict(self) -> dict[str, Any]:
         """The shares of all weights: lost + unchanged_by_zero + those that FP16 would move make 1."""
-        n = max(self.elements, 1)
-        return {
-            "name": self.name,
-            "storage": self.storage.name,
-            "updates": self.updates,
-            "elements": self.elements,
-            "lost": self.lost / n,
-            "unchanged_by_zero": self.zero / n,
-            "above_2048": self.above / n,
-            "iterations": self.iterations,
-            "fp32": self.fp32,
-            "policy": self.policy,
-            "master": self.master,
-        }
+        shares = {"lost": self.lost, "unchanged_by_zero": self.zero, "above_2048": self.above}
+        own = {name: x for name, x in vars(self).items() if name not in ("storage", "lost", "zero", "above")}
+        return own | {"storage": self.storage.name} | {k: n / max(self.elements, 1) for k, n in shares.items()}
 
 
 class LostUpdates(Instrument):
@@ -101,10 +90,9 @@ class LostUpdates(Instrument):
         policies = dict.fromkeys(u.policy for u in rows)
         masters, storage = all(u.master for u in rows), rows[0].storage if rows else float16
         total = Updates("all", bool(rows) and rows[0].fp32, ", ".join(policies), masters, storage)
-        for name in ("elements", "lost", "zero", "above"):
-            setattr(total, name, sum(getattr(u, name) for u in rows))
-        for name in ("updates", "iterations"):
-            setattr(total, name, max((getattr(u, name) for u in rows), default=0))
+        sums = {name: sum(getattr(u, name) for u in rows) for name in ("elements", "lost", "zero", "above")}
+        most = {name: max((getattr(u, name) for u in rows), default=0) for name in ("updates", "iterations")}
+        vars(total).update(sums | most)
         return total
 
     def as_dict(self) -> list[dict[str, Any]]:

@@ -71,9 +71,8 @@ def flag(key: Any, error: Exception) -> Array:
 
 def raise_noted() -> None:
     """Raise the error of the first check that failed; for callers that have waited for the device."""
-    if not _notes or capturing():
-        return
-    _raise_first(backend.gpu.xp.asnumpy(_flags))
+    if _notes and not capturing():
+        _raise_first(backend.gpu.xp.asnumpy(_flags))
 
 
 def _raise_first(flags: np.ndarray) -> None:

@@ -53,7 +53,7 @@ def map_into(device: Device, targets: Sequence[Array], f: Callable, *operands: A
 def _plan(f: Callable, operands: tuple, options: dict, targets: tuple) -> Plan | None:
     key = (
         id(f.__code__),
-        *[_fixed(x) for x in _held(f)],
+        *[_fixed(cell.cell_contents) for cell in getattr(f, "__closure__", None) or ()],
         policy_in_use.get().rounding,
         *[_seen(x) for x in (*operands, *targets)],
         *[(name, _seen(x)) for name, x in options.items()],
@@ -63,12 +63,6 @@ def _plan(f: Callable, operands: tuple, options: dict, targets: tuple) -> Plan |
             _plans.clear()
         known = _plans[key] = f.__code__, plan_of(f, operands, options, targets)
     return known[1]
-
-
-def _held(f: Callable) -> list:
-    """The variables that a definition takes from around itself."""
-    cells = getattr(f, "__closure__", None) or ()
-    return [cell.cell_contents for cell in cells]
 
 
 def _fixed(x: Any) -> Any:
@@ -103,13 +97,9 @@ class Plan(NamedTuple):
         made = [xp.empty(self.shape, dtype) for dtype in self.outputs]
         if self.code:
             require_one_gpu(xp)
-            values = (
-                [arguments[i] for i in self.arrays],
-                made,
-                self.layout,
-                [to(arguments[i]) for i, to in self.numbers],
-            )
-            kernel(xp, self.code)((self.blocks,), (THREADS,), tuple([x for some in values for x in some]))
+            numbers = [to(arguments[i]) for i, to in self.numbers]
+            values = *[arguments[i] for i in self.arrays], *made, *self.layout, *numbers
+            kernel(xp, self.code)((self.blocks,), (THREADS,), values)
         places = (*arguments, *(made if self.axes is None else [y.transpose(self.axes) for y in made]))
         if isinstance(self.results, tuple):
             return tuple([None if i is None else places[i] for i in self.results])
@@ -193,11 +183,11 @@ def _on_symbols(f: Callable) -> Callable:
         return f
 
     def stand_in(x: Any) -> Any:
-        if isinstance(x, Op):
-            op = type(x)()
-            op.device = SYMBOLS
-            return op
-        return SYMBOLS if isinstance(x, Device) else x
+        if not isinstance(x, Op):
+            return SYMBOLS if isinstance(x, Device) else x
+        op = type(x)()
+        op.device = SYMBOLS
+        return op
 
     held = tuple([CellType(stand_in(cell.cell_contents)) for cell in cells])
     return FunctionType(f.__code__, f.__globals__, f.__name__, f.__defaults__, held)
@@ -214,7 +204,7 @@ def _laid_out(
     order = sorted(range(len(shape)), key=lambda a: 0 if whole is None else -whole.strides[a])
     steps = {i: _steps(x, shape, order) for i, x in arrays.items()}
     lengths, steps = _joined([shape[a] for a in order], steps)
-    dense = _dense(lengths)
+    dense = [prod(lengths[a + 1 :]) for a in range(len(lengths))]
     flat = {i for i, s in steps.items() if s == dense}
     one = {i for i, s in steps.items() if not any(s)} - flat
     strided = [i for i in arrays if i not in flat and i not in one]
@@ -252,10 +242,6 @@ def _joined(lengths: list[int], steps: dict[int, list[int]]) -> tuple[list[int],
         else:
             kept.append(a)
     return [lengths[a] for a in kept], {i: [s[a] for a in kept] for i, s in steps.items()}
-
-
-def _dense(lengths: list[int]) -> list[int]:
-    return [prod(lengths[a + 1 :]) for a in range(len(lengths))]
 
 
 def _text(

@@ -230,15 +230,12 @@ def _options(optimizer: Optimizer, rule: Rule) -> Array:
     captured = [value for value in group.values() if isinstance(value, bool)]
 
     def refresh() -> None:
+        name = type(optimizer).__name__
         if not any(g is group for g in optimizer.param_groups):  # the graph would go on with the state of before
-            raise recording.Outdated(
-                f"{type(optimizer).__name__}.load_state_dict has put new groups and state in place"
-            )
+            raise recording.Outdated(f"{name}.load_state_dict has put new groups and state in place")
         optimizer.check_options(group)
         if [value for value in group.values() if isinstance(value, bool)] != captured or not _as_asked(rule):
-            raise recording.Outdated(
-                f"an option of {type(optimizer).__name__} has changed on which it depends what is computed"
-            )
+            raise recording.Outdated(f"an option of {name} has changed on which it depends what is computed")
         _uploaded(optimizer, group)
 
     recording.before_replay(refresh)
@@ -276,17 +273,15 @@ class PendingResult:
         """APPLIED or SKIPPED. Waits for the GPU."""
         return StepResult.SKIPPED if backend.to_cpu(self._skipped).any() else StepResult.APPLIED
 
-    applied = property(lambda self: self.result().applied, doc="Whether the parameters were updated.")
-    name = property(lambda self: self.result().name, doc="The name of the StepResult.")
-    value = property(lambda self: self.result().value, doc="The value of the StepResult.")
+    applied = property(lambda self: self.result().applied)
+    name = property(lambda self: self.result().name)
+    value = property(lambda self: self.result().value)
 
     def __bool__(self) -> bool:
         return self.applied
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, PendingResult):
-            return self.result() is other.result()
-        return self.result() is other
+        return self.result() is (other.result() if isinstance(other, PendingResult) else other)
 
     def __hash__(self) -> int:
         return hash(self.result())

@@ -24,6 +24,7 @@ OF_NUMBERS = {float: "double", int: "long long", bool: "bool"}  # Python's numbe
 
 # ufuncs in C. {f} is "f" for FP32, whose functions end in it. Those of CuPy: cupy/_core/_routines_math.pyx, cupy/_math/
 _BOTH = {"add": "+", "subtract": "-", "multiply": "*"}
+_AS_IN_C = "exp expm1 log log2 log10 log1p sqrt rint floor ceil trunc sin cos tan sinh cosh tanh"
 _FLOATING = {
     "divide": "{0} / {1}",
     "negative": "{0} * -1",  # which flushes what is below 2^-126, as CuPy's kernel does
@@ -39,13 +40,7 @@ _FLOATING = {
     "isnan": "{0} != {0}",
     "isfinite": "fabs{f}({0}) < {inf}",
     "isinf": "fabs{f}({0}) == {inf}",
-    **{
-        name: f"{name}{{f}}({{0}})"
-        for name in (
-            *("exp", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rint", "floor", "ceil", "trunc"),
-            *("sin", "cos", "tan", "sinh", "cosh", "tanh"),
-        )
-    },
+    **{name: f"{name}{{f}}({{0}})" for name in _AS_IN_C.split()},
     **{f"arc{name}": f"a{name}{{f}}({{0}})" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
 }
 _COMPARING = {
