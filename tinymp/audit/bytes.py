@@ -198,7 +198,6 @@ class ByteLedger(Instrument):
         self._note("gradients", _sizes([p.grad_array for p in parameters if p.grad_array is not None]))
 
     def _measure_graph(self) -> None:
-        """What the ops hold on to that have not run backward yet."""
         self._grows = False
         kept = kept_by(self._graph)
         for model in self.listener.models:  # frozen weights are kept for the gradients of what comes before them
@@ -223,7 +222,6 @@ def _passed(inputs: Iterable[Any], others: Iterable[Any]) -> int:
 
 
 def _identity(x: Any) -> tuple[int, int]:
-    """What identifies the memory of an array, and its size."""
     owner = backend.owner_of(x.array if isinstance(x, Tensor) else values_of(x))
     return id(owner), owner.nbytes
 

@@ -37,7 +37,6 @@ def errors(x: Array, y: Array) -> tuple[float, float, float]:
 
 
 def _same_places(x: Array, y: Array) -> tuple[Array, Array]:
-    """Some numbers of x and y, which have one shape."""
     if x.size <= FEW:
         return x, y
     if x.flags.c_contiguous and y.flags.c_contiguous:

@@ -60,7 +60,6 @@ def exponents(x: Array) -> np.ndarray:
 
 
 def _add(x: Array, counts: Array) -> None:
-    """Count values of any kind."""
     nonzero = x[x != 0]
     finite = nonzero[np.isfinite(nonzero)]
     nans = np.count_nonzero(np.isnan(nonzero))

@@ -60,7 +60,6 @@ class FirstOverflow(Observer):
             problem.args = (text.replace(SEE, self.found) if SEE in text else f"{text}. {self.found}",)
 
     def end(self) -> None:
-        """Hear nothing more."""
         if self in self.heard_by:
             self.heard_by.remove(self)
 

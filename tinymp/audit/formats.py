@@ -47,7 +47,6 @@ class Loss:
         return 10 * math.log10(self.signal / self.noise) if self.noise and self.signal else math.inf
 
     def as_dict(self) -> dict[str, float]:
-        """The COLUMNS."""
         return {name: getattr(self, name) for name in COLUMNS}
 
 
@@ -92,7 +91,6 @@ class Formats(Instrument):
         return list(self._rows.values())
 
     def total(self, name: str) -> Loss:
-        """What a format does to all numbers together."""
         total = Loss()
         for row in self.rows:
             total.sums += row.losses[name].sums

@@ -25,7 +25,6 @@ class Found(NamedTuple):
     products: Sequence[dict[str, Any]] = ()
 
     def dtypes(self, role: str) -> dict[str, int]:
-        """Bytes of a role by dtype, measured or else predicted."""
         measured, predicted = self.bytes.get("measured") or {}, self.bytes.get("predicted") or {}
         return measured.get(role) or predicted.get(role) or {}
 

@@ -206,7 +206,6 @@ class Exponents(Instrument):
         return [t for t in tensors if t.dtype == float16] or [t for t in tensors if not t.normalisation]
 
     def scale_of(self, role: str) -> float:
-        """The loss scale that the values of a role carried last."""
         return next((t.scale for t in reversed(self._stored(role))), 1.0)
 
     def as_dict(self) -> dict[str, Any]:

@@ -44,7 +44,6 @@ class Rounding:
     magnitude: float = 0.0
 
     def add(self, x: Array, y: Array) -> None:
-        """Count x, which became y."""
         if not x.size:
             return
         device = backend.of(x)
@@ -228,7 +227,6 @@ class Ledger(Instrument):
 
     @property
     def rows(self) -> Rows:
-        """All rows."""
         return Rows(self._rows.values())
 
     def rounded(self, place: Place, x: Any, y: Any) -> None:
@@ -291,7 +289,6 @@ def _floating(x: Any) -> str:
 
 
 def _with(names: str, name: str) -> str:
-    """One more name in a list of them."""
     if name == "-" or name in names.split(", "):
         return names
     return name if names == "-" else f"{names}, {name}"

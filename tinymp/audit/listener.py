@@ -57,14 +57,12 @@ class At:
 
     @classmethod
     def place(cls, place: Place, *more: Any) -> Any:
-        """A row about this place."""
         return cls(*[getattr(place, name) for name in PLACE], *more)
 
     def __str__(self) -> str:
         return " ".join(dict.fromkeys((self.module, self.op, self.phase))).strip()  # "cast" only once
 
     def site(self) -> dict[str, Any]:
-        """The place, for JSON."""
         return {name: getattr(self, name) for name in PLACE}
 
 

@@ -81,7 +81,6 @@ class MetaArray(np.ndarray):
         pass
 
     def reshape(self, *shape: Any, order: Any = "C", copy: bool | None = None) -> Any:
-        """A view where NumPy could make one."""
         wanted = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         if -1 in wanted:
             rest = math.prod(n for n in wanted if n != -1)
@@ -153,7 +152,6 @@ def _elementwise(dtype: Any, *operands: Any) -> Array:
 
 
 def _order_of(x: Array) -> list[int]:
-    """Its axes as they lie in memory, the innermost last."""
     return sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
 
 
@@ -319,7 +317,6 @@ class Meta(Device):
         return empty((*batch, a.shape[-2], b.shape[-1]), _F64 if a.dtype == _F64 else _F32)
 
     def reduce(self, x: Array, axis: Any, how: str) -> Array:
-        """As Device.reduce, with reduced axes of length 1."""
         x = self.cast(x, _F32) if x.dtype in HALVES else x  # rounds: never, arrays without memory
         if how == "cumsum":
             return empty_like(x)

@@ -44,7 +44,6 @@ class Product(At):
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of all calls."""
         return 2 * self.batch * self.m * self.n * self.k * self.calls
 
     @property
@@ -70,7 +69,6 @@ class Product(At):
 
     @property
     def padding_cost(self) -> float:
-        """How many more operations that takes, as a share of `flops`."""
         return prod(self.padded) / (self.m * self.n * self.k) - 1 if self.flops else 0.0
 
     def as_dict(self) -> dict[str, Any]:

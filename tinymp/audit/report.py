@@ -62,7 +62,6 @@ def page(content: dict[str, Any]) -> str:
 
 
 def breakable(name: str | None) -> Any:
-    """A path that may be broken after its dots."""
     from markupsafe import Markup
 
     return Markup(".<wbr>").join((name or "–").split("."))
@@ -81,7 +80,6 @@ def _secured(html: str) -> str:
 
 
 def _view(content: dict[str, Any]) -> dict[str, Any]:
-    """What the template shows."""
     rows = [{k: "–" if v == "-" else v for k, v in row.items()} for row in content.get("ledger") or []]
     ledger = sorted(enumerate(rows), key=lambda entry: [entry[1].get(name, 0) for name in WORST], reverse=True)
     summary, scale = summarise(content), content.get("scale") or {}

@@ -46,13 +46,11 @@ class ByTensor(Generic[T]):
         return value if array is not None and array() is x and seen == version else None
 
     def of(self, x: Variable) -> T | None:
-        """The value of a Tensor, or None."""
         of_scalar = self._scalars.get(x.grad_fn, {}) if x.grad_fn is not None else {}
         return of_scalar[x.output_nr] if x.output_nr in of_scalar else self.of_array(x.array, x.version)
 
 
 def _forget(arrays: dict, key: int, array: ref) -> None:
-    """An array has gone."""
     if key in arrays and arrays[key][0] is array:
         del arrays[key]
 
@@ -70,7 +68,6 @@ class Spaced:
         return iteration % self.distance == 0
 
     def thinned(self, kept: dict[int, Any]) -> dict[int, Any]:
-        """The part of {iteration: what was kept} that is still wanted."""
         return {i: value for i, value in kept.items() if i % self.distance == 0}
 
 
@@ -107,7 +104,6 @@ def version_of_result(y: Any, args: tuple) -> int:
 
 
 def width_of(rows: Sequence[tuple[str, ...]]) -> int:
-    """Of `table`, which parts columns by two spaces."""
     return sum(max(map(len, column)) + 2 for column in zip(*rows)) - 2
 
 

@@ -100,7 +100,6 @@ class Scales(Instrument):
         self._begin()
 
     def _begin(self) -> None:
-        """Forget what belongs to one iteration."""
         self._passes: list[Pass] = []
         self._events: weakref.WeakKeyDictionary[Op, Event] = weakref.WeakKeyDictionary()
         self.first: Event | None = None
@@ -172,7 +171,6 @@ class Scales(Instrument):
             self._current.bad.add(id(leaf))
 
     def _end_pass(self) -> None:
-        """A backward pass is over: keep it if it went wrong."""
         if self._current is not None and (self._current.bad or self._current.bad_loss):
             self._passes.append(self._current)
         self._current = None
@@ -199,7 +197,6 @@ class Scales(Instrument):
     # ---- why
 
     def _explain(self, cause: Cause, wanted: set[int]) -> None:
-        """Fill in why a step of an optimizer of these parameters was skipped."""
         passes = [p for p in self._passes if p.bad & wanted or p.bad_loss]
         if not passes:
             if self._seen:
@@ -316,7 +313,6 @@ def _number(x: float) -> str:
 
 
 def _tell(cause: Cause, what: str, place: Place | None, why: str) -> None:
-    """Write down a cause, and where it is."""
     cause.cause, at = what, ""
     if place is not None:
         for name in PLACE:

@@ -70,7 +70,6 @@ class ShadowRow(At):
     inherited: Errors = field(default_factory=Errors)
 
     def add(self, y: Array, local: Array, along: Array) -> None:
-        """Compare a result with its two shadows."""
         near, far = difference(y, local, along)
         self.nonfinite += y.size - near.elements
         self.local.add(near)
@@ -154,7 +153,6 @@ class Shadow(Instrument):
 
     @property
     def rows(self) -> list[ShadowRow]:
-        """All rows, in the order in which their ops first ran."""
         return list(self._rows.values())
 
     def worst(self, n: int | None = 10) -> list[ShadowRow]:
@@ -227,7 +225,6 @@ class Shadow(Instrument):
                 sums[i] = sums[i] + b if i in sums else b
 
     def _shadow_of(self, x: Tensor) -> Array:
-        """x in the FP32 copy of the run."""
         if isinstance(x, Parameter):
             return widen(x.master)
         kept = self._kept.of(x)

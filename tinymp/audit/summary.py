@@ -112,7 +112,6 @@ def _about_roundings(ledger: list[dict], summary: dict) -> Iterable[_Statement]:
 
 
 def _most(rows: list[dict], name: str) -> str:
-    """A phrase that says where most of them were."""
     row = max(rows, key=lambda row: row.get(name, 0), default={})
     if not (n := row.get(name, 0)):
         return ""

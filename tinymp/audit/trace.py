@@ -115,7 +115,6 @@ class Trace(Instrument):
     # ---- tensors
 
     def _read(self, place: Place, argument: str, x: Tensor) -> int | None:
-        """The line of a Tensor that an op reads."""
         line = self._known.of(x)
         if line is not None:
             return line
@@ -124,7 +123,6 @@ class Trace(Instrument):
         return self._given("input", argument, place, x.array, x.version)
 
     def _given(self, role: str, name: str, place: Place, x: Array, version: int, scale: float = 1.0) -> int | None:
-        """The line of an array; it is written unless it is there."""
         line = self._known.of_array(x, version)
         if line is None:
             line = self._tensor(role, name, place, x, scale)

@@ -234,7 +234,6 @@ def packed(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def unpacked(packed: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """The inverse of `packed`."""
     if isinstance(packed, list):
         return [unpacked(one, arrays) for one in packed]
     if not isinstance(packed, dict):

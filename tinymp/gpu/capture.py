@@ -161,7 +161,6 @@ class Captured:
         return self._outputs
 
     def _plainly(self, inputs: tuple, why: str = "") -> Any:
-        """A step without a graph."""
         self._say(why)
         self.calls += 1
         return self._step(*inputs)

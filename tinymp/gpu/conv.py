@@ -126,7 +126,6 @@ class Tile(NamedTuple):
         return 3 * 32 * 2 * (self.rows + self.columns)
 
     def kernel(self, name: str, width: int) -> str:
-        """Its kernel for `width` images at a time."""
         return f"{name}_{self.rows}x{self.columns}" + ("" if width == 8 else f"_by_{width}")
 
 

@@ -74,7 +74,6 @@ def source(path: pathlib.Path) -> str:
 
 
 def with_headers(code: str) -> str:
-    """The whole translation unit of a generated kernel."""
     included = [HERE / name for name in _INCLUDE.findall(code)]
     return f'{joined([*HEADERS, HERE / "elements.cuh", *included])}\n#line 1 "generated"\n{_INCLUDE.sub("", code)}'
 

@@ -36,7 +36,6 @@ def dense(x: Array) -> bool:
 
 
 def compact(xp: Any, x: Array) -> Array:
-    """x itself where it is dense, else a C-contiguous copy."""
     return x if dense(x) else xp.ascontiguousarray(x)
 
 
@@ -50,7 +49,6 @@ def contiguous(xp: Any, x: Array) -> Array:
 
 
 def images_last(xp: Any, x: Array) -> Array:
-    """(N, C, H, W) as a C-contiguous (C, H, W, N)."""
     return contiguous(xp, x.transpose(1, 2, 3, 0))
 
 
@@ -107,7 +105,6 @@ def ceil_div(n: int, d: int) -> int:
 
 
 def power_of_two(n: int) -> int:
-    """The smallest power of two that is at least n."""
     return 1 << (n - 1).bit_length()
 
 

@@ -80,7 +80,6 @@ class Many:
         return self
 
     def text(self, rows: int) -> str:
-        """The kernel for so many rows."""
         includes = [f'#include "{file}"' for file in ("random.cuh", "many.cuh")[not self.trace.draws :]]
         typedef = f"typedef Rows<{len(self.columns) + len(self.counts)}, {rows}> Many;"
         name = f"{self.name}_{hashlib.sha256((typedef + self._body).encode()).hexdigest()[:16]}"
@@ -140,7 +139,6 @@ def _most(xp: Any, columns: int) -> int:
 
 @cache
 def _copies() -> Many:
-    """Two bytes at a time."""
     two = np.dtype(np.uint16)
     many = Many("copy_all", {"source": two, "target": two}, shared={"wanted": "const bool*"})
     return many.write({"target": many.symbols["source"]}, begin=["if (wanted && !*wanted) return;"])

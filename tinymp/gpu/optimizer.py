@@ -130,7 +130,6 @@ def _row(state: dict[str, Any], arrays: dict[str, Array], many: Many) -> list[Ar
 
 
 def _traced(optimizer: Optimizer, group: Group, p: Parameter, arrays: dict[str, Array]) -> Rule:
-    """The rule as a kernel, for parameters of the kind of p."""
     asked: dict[int, bool] = {}
     rule = Rule(None, group, asked)
     if not _walked(arrays):
@@ -186,7 +185,6 @@ def scale_type(scale: Any) -> str:
 
 
 def scale_value(scale: Any) -> Any:
-    """The argument."""
     return getattr(scale, "array", scale)
 
 

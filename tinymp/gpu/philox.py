@@ -42,7 +42,6 @@ def advance(draws: int = 1, unless: Any = False) -> None:
 
 @fast_path(Device.manual_seed)
 def manual_seed(device: Device, seed: int) -> None:
-    """Restart the generator from `seed` (its last 64 bits)."""
     _set(seed % 2**64, 0)
 
 
@@ -63,7 +62,6 @@ def set_rng_state(device: Device, state: dict[str, int]) -> None:
 
 @fast_path(Device.uniform)
 def uniform(device: Device, shape: tuple[int, ...]) -> Array:
-    """FP32 numbers in [0, 1)."""
     import cupy
 
     y = cupy.empty(shape, _F32)

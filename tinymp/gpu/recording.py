@@ -107,7 +107,6 @@ reads = 0  # how often the host has waited for values of the device: a step that
 
 
 def note_read() -> None:
-    """The host waits for values of the device."""
     global reads
     reads += 1
 

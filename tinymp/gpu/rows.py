@@ -30,7 +30,6 @@ def vector(xp: Any, v: Array | None) -> Array | None:
 
 @cache
 def ints(*numbers: int) -> tuple[np.int32, ...]:
-    """As kernels take them."""
     return tuple([np.int32(n) for n in numbers])
 
 
@@ -65,7 +64,6 @@ class Channels(NamedTuple):
 
 
 def over_channels(x: Array) -> Channels | None:
-    """The plan for sums of x (N, C, ...) over all but axis 1."""
     return over_all_but(*channels(x), 16 // x.itemsize)
 
 
@@ -99,8 +97,6 @@ def _parts(groups: int, n: int) -> int:
 
 
 class Rows(NamedTuple):
-    """x seen as rows of neighbours (layer norm, softmax)."""
-
     rows: int
     length: int
     lanes: int  # threads per row

@@ -57,7 +57,6 @@ def _checking(dtype: np.dtype, scale: str, result: bool) -> Many:
 
 @cache
 def _noting(dtype: np.dtype) -> Many:
-    """bad_loss = 1 for a loss that is not finite."""
     many = Many("note_loss", {"bad_loss": INT, "loss": dtype})
     return many.write({"bad_loss": where(np.isfinite(many.symbols["loss"]), many.symbols["bad_loss"], 1)})
 
@@ -156,7 +155,6 @@ class OnDevice:
         return self.told
 
     def load(self, state: State, iteration: int, history: Iterable) -> None:
-        """Go on with these."""
         self.start, self.told = state.scale, [*history]
         counts = [iteration, *state[1:], len(self.told), 0]
         self.forget()
@@ -164,12 +162,10 @@ class OnDevice:
         self.scale.fill(state.scale)
 
     def forget(self) -> None:
-        """Forget the notes of this iteration."""
         self.found.fill(NONE)
         self.bad_loss.fill(0)
 
     def label(self, overflowed: int) -> str:
-        """The name of the parameter whose gradient overflowed, for messages."""
         i, j = divmod(int(overflowed), PLACES)
         params = self.optimizers[i].parameters() if 0 <= i < len(self.optimizers) else ()
         return self.optimizers[i].label(params[j]) if j < len(params) else "a parameter"
@@ -213,7 +209,6 @@ def note_loss(scaler: LossScaler, loss: Tensor) -> None:
 
 @fast_path(LossScaler.find_overflow)
 def find_overflow(scaler: LossScaler, optimizer: Any, params: list[Parameter], unscale: bool) -> None:
-    """In one launch for gradients of one dtype and scale."""
     number, found = _on_device(scaler).place_of(optimizer)
     alike: dict[tuple, dict[Parameter, list[Array]]] = {}
     for p in params:
@@ -239,7 +234,6 @@ def should_skip(scaler: LossScaler, optimizer: Any) -> Array:
 
 @fast_path(LossScaler.end)
 def end(scaler: LossScaler, now: Iteration) -> None:
-    """In one small launch."""
     kept = _on_device(scaler)
     if not now.judged:  # what was noted is only forgotten
         kept.forget()

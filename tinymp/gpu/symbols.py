@@ -91,7 +91,6 @@ class Trace:
         self._count = 0
 
     def variable(self, kind: str, code: str, number: bool = False) -> str:
-        """A new constant of C."""
         name = f"{'s' if number else 'v'}{self._count}"
         self._count += 1
         (self.numbers if number else self.lines).append(f"const {kind} {name} = {code};")
@@ -186,7 +185,6 @@ class Symbol(_Operand):
         return _converted(self, np.dtype(dtype))
 
     def view(self, dtype: Any) -> Symbol:
-        """The same bits."""
         if np.dtype(dtype) == self.dtype:
             return self
         if (code := _BITS.get((self.dtype, np.dtype(dtype)))) is None:
@@ -195,7 +193,6 @@ class Symbol(_Operand):
 
 
 def _literal(value: Any, dtype: np.dtype) -> str:
-    """A constant of a definition as C has it in dtype."""
     if dtype == _BOOL:
         return str(bool(value)).lower()
     if dtype.kind != "f":
@@ -229,7 +226,6 @@ def _converted(x: Any, dtype: np.dtype) -> Any:
 
 
 def _code(x: Any, dtype: np.dtype) -> str:
-    """An operand in the C type of dtype."""
     if isinstance(x, Symbol):
         return _converted(x, dtype).name
     if isinstance(x, Number):
@@ -301,7 +297,6 @@ def _expression(name: str, dtype: np.dtype) -> str:
 
 
 def _where(mask: Any, x: Any, y: Any) -> Any:
-    """A choice by its bits: nothing is computed."""
     operands = mask, x, y
     if not any(hasattr(a, "shape") for a in operands):
         raise NotTraced("a choice between numbers")
@@ -312,7 +307,6 @@ def _where(mask: Any, x: Any, y: Any) -> Any:
 
 
 def _clip(x: Any, low: Any, high: Any) -> Any:
-    """As CuPy's kernel has it."""
     if not isinstance(x, Symbol) or x.dtype not in (_F32, _F64):
         raise NotTraced("clip")
     a, b = _code(low, x.dtype), _code(high, x.dtype)

@@ -101,7 +101,6 @@ class DistributedDataParallel(Observer):
     # ---- weights
 
     def _share(self, own: dict[str, np.ndarray]) -> None:
-        """Take what rank 0 has of these weights and buffers."""
         described = self.group.tell([[k, x.dtype.name, x.shape] for k, x in own.items()])[0]
         state = {}
         for name, dtype, shape in described:
@@ -188,7 +187,6 @@ class DistributedDataParallel(Observer):
                 bucket.sent = self.group.start("all_reduce", bucket.buffer, "sum")
 
     def _outgoing(self, p: Parameter, x: Array) -> Array:
-        """A gradient as it travels."""
         x = store(widen(x) / self.group.size, like=p.array) if _travels(p) == float16 else widen(x)
         if here.inside:
             tell("added", x, None, NAMES[x.dtype])
@@ -222,7 +220,6 @@ class DistributedDataParallel(Observer):
         self.passes += 1
 
     def _plan(self) -> None:
-        """Make the buckets, in the order in which rank 0 got its gradients."""
         order = self.group.tell(list(dict.fromkeys([*self._order, *range(len(self.params))])))[0]
         buckets: list[Bucket] = []
         filling: dict[Any, Bucket] = {}  # by dtype
@@ -250,5 +247,4 @@ class DistributedDataParallel(Observer):
 
 
 def _travels(p: Parameter) -> np.dtype:
-    """The dtype in which gradients of p are sent."""
     return float16 if p.dtype == p.policy.exchange == float16 else float32 if p.dtype in HALVES else p.dtype

@@ -161,7 +161,6 @@ class Group:
         return [next((value for value in column if value is not None), None) for column in zip(*told)]
 
     def agree(self, value: Any, how: str = "first") -> Any:
-        """`events.here.agree` within the block."""
         if how == "first":
             return self.agreed(*value)
         return [item for one in self.tell(value) for item in one]

@@ -101,7 +101,6 @@ def _positions(kind: type | None, name: str, call: Callable, args: tuple, option
 
 
 def _reduction(options: dict[str, Any]) -> dict[str, Any]:
-    """PyTorch's old size_average and reduce, as `reduction`."""
     average, each = options.pop("size_average", None), options.pop("reduce", None)
     if each is not None or average is not None:
         options["reduction"] = "none" if each is False else "sum" if average is False else "mean"
@@ -206,5 +205,4 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
 
 
 def install() -> None:
-    """Have tinymp's functions ask here."""
     errors.otherwise = otherwise

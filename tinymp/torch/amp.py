@@ -43,7 +43,6 @@ _PRODUCTS = {"addmm", "cell", "prelu"}  # beside the ops that are DOT
 
 
 def _as(x: Any, dtype: Any) -> Any:
-    """x in this dtype: of a weight in FP32, its master."""
     return x.to(dtype) if dtype != float32 or x.weight is None else x.wide()
 
 
@@ -79,7 +78,6 @@ class Autocast(Policy):
 
 
 def _within(region: bool | None, policy: Policy) -> Autocast:
-    """The policy's fields in a region."""
     made: Any = Autocast.__new__(Autocast)
     vars(made).update({**vars(policy), "region": region})
     return made
@@ -139,7 +137,6 @@ class autocast(ContextDecorator):
         self._blocks.pop().__exit__(*error)
 
     def _policy(self) -> Policy:
-        """That of the model that was prepared last."""
         for policy in reversed(list(_prepared.values())):
             if self.dtype in (None, policy.storage):
                 return policy

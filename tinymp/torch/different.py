@@ -171,6 +171,5 @@ class _Last(Loader, MetaPathFinder):
 
 
 def install() -> None:
-    """Have imports asked here, once."""
     if not any(isinstance(one, _Last) for one in sys.meta_path):
         sys.meta_path.append(_Last())

@@ -276,7 +276,6 @@ MODULE: dict[str, Any] = {
 
 
 def _called(module: Function, *args: Any, **options: Any) -> Any:
-    """A layer whose `inplace` is set changes its input."""
     if vars(module).get("inplace") is not True:
         return Module.__call__(module, *args, **options)
     how = f"{type(module).__name__}, inplace=True"

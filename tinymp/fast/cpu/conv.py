@@ -191,7 +191,6 @@ def spread_by_phases(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometr
 
 
 def pointwise(g: Geometry, shape: tuple, size: Pair) -> bool:
-    """True if the columns are the image itself (C, H, W, N)."""
     return g.kernel == g.stride == (1, 1) and g.pads == ((0, 0), (0, 0)) and tuple(shape[1:3]) == tuple(size)
 
 

@@ -90,7 +90,6 @@ def elementwise(f: Callable[..., Any], x: Any, *others: Any) -> Any:
 
 
 def cut(some: slice, *arrays: Any) -> list:
-    """The places `some` along the first axis of each array that there is."""
     return [None if x is None else x[some] for x in arrays]
 
 

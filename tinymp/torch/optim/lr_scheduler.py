@@ -20,7 +20,6 @@ class _Following:
     _seen = 0
 
     def step(self, *args: Any, **options: Any) -> None:
-        """See Schedule.step."""
         made, last = getattr(self.optimizer, "made", (0, None))
         args += (last,) if made - self._seen == 1 and last == _StepResult.SKIPPED else ()
         self._seen = made
