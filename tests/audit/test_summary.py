@@ -44,12 +44,10 @@ def test_a_sentence_weighs_as_much_as_the_advice(importance, level):
 
 def test_every_rule_that_a_sentence_names_is_one_and_speaks_of_it():
     sections = content(updates=[{"name": "w", "lost": 0.5}], ledger=[FORWARD, BACKWARD])
-    statements = list(summary._statements(sections))
-    named = [rule for s in statements for rule in s.rules]
-    assert set(named) <= {rule.__name__ for rule, *_ in RULES}
-    for one in statements:
-        for rule in one.rules:
-            assert one.text.replace("\xa0", " ") in said(PROBLEM, advice(rule), **{**sections, "advice": None}), rule
+    named = [(text, rule) for text, _, _, *rules in summary._statements(sections) for some in rules for rule in some]
+    assert {rule for _, rule in named} <= {rule.__name__ for rule, *_ in RULES}
+    for text, rule in named:
+        assert text.replace("\xa0", " ") in said(PROBLEM, advice(rule), **{**sections, "advice": None}), rule
 
 
 def test_an_evaluation_is_not_asked_about():

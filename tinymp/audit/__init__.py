@@ -4,7 +4,7 @@
         train()
     print(a)
 
-Nothing in the model changes, and outside the block nothing is measured.
+Outside the block nothing is measured.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from ..dtypes import bfloat16, float16, float32
 from ..precision import current_policy, widen
 from ..study.formats import FORMATS
 from ..study.tensor_core import ARCHITECTURES, multiply
-from .listener import Instrument, Place
+from .listener import At, Instrument, Place
 from .numbers import SPACE, count, number, share
 from .sampling import table
 
@@ -25,11 +25,8 @@ KNOWN = tuple(name for name in ARCHITECTURES if not name.endswith("-mma"))
 
 @dataclass
 class Error:
-    """How far sums lie from the exact ones.
-
-    n     how many sums were looked at
-    sums  of them: the errors' sizes; the errors, positive away from 0; how many become another number when they are
-          stored than the exact sum does; the exact sums' sizes
+    """How far sums lie from the exact ones: of `n`, the sums of the errors' sizes; of the errors, positive away from 0;
+    of those that become another number when they are stored; and of the exact sums' sizes.
     """
 
     n: int = 0
@@ -55,33 +52,24 @@ class Error:
 
 
 @dataclass
-class Sums:
+class Sums(At):
     """The products at one place with an inner length k: an `Error` for "fp32" (this machine's sums) and for each
-    architecture that has the format. Fields as in `Place`.
+    architecture that has the format.
     """
 
-    module: str
-    op: str
-    phase: str
-    caller: str
-    where: str
     k: int
     errors: dict[str, Error] = field(default_factory=dict)
     calls: int = 0
-
-    def __str__(self) -> str:
-        return " ".join(dict.fromkeys((self.module, self.op, self.phase))).strip()
 
 
 class Accumulators(Instrument):
     """Sums a sample of each product of FP16 or BF16 as Tensor Cores do: `mp.audit(accumulators=("volta", "hopper"))`.
 
-    names  of ARCHITECTURES in study/tensor_core.py
+    names  of ARCHITECTURES in study/tensor_core.py; ValueError for unknown ones
 
     The run stays as it is: this says how each sum would differ, not how a training on that GPU would go. `ulps` is the
     mean distance from the exact sums, `bias` the mean signed one (Tensor Cores cut off, so it is negative: towards 0),
-    both in 2^-23 of the mean sum; `felt` the share of results that become another FP16 or BF16 number than the exact
-    sums do. ValueError for unknown names.
+    both in 2^-23 of the mean sum; `felt` the share of results that become another stored number than the exact sums do.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -102,8 +90,7 @@ class Accumulators(Instrument):
             if any((f.round(x) != x).any() for x in (one, two)):
                 return  # FP32 operands, of a loss for example
         if row is None:
-            row = Sums(place.module, place.op, place.phase, place.caller, place.where, a.shape[-1])
-            self._rows[place, a.shape[-1]] = row
+            row = self._rows[place, a.shape[-1]] = Sums.place(place, a.shape[-1])
         row.calls += 1
         x, y = one.astype(np.float64), two.astype(np.float64)  # rounds: never, to FP64
         # rounds: the products that the run makes, in FP32
@@ -127,10 +114,8 @@ class Accumulators(Instrument):
 
     def as_dict(self) -> list[dict[str, Any]]:
         """Rows with, under "errors", the COLUMNS for "fp32" and each architecture."""
-        places = ("module", "op", "phase", "caller", "where", "k")
         return [
-            {name: getattr(row, name) for name in places}
-            | {"errors": {n: {c: getattr(e, c) for c in COLUMNS} for n, e in row.errors.items()}}
+            row.site() | {"k": row.k, "errors": {n: {c: getattr(e, c) for c in COLUMNS} for n, e in row.errors.items()}}
             for row in self.rows
         ]
 
@@ -145,10 +130,8 @@ class Accumulators(Instrument):
                 e = row.errors.get(name)
                 cells += [number(e.ulps), number(e.bias), share(e.felt)] if e else ["-", "-", "-"]
             lines.append(tuple(cells))
-        text = (
-            "the same products on other Tensor Cores: errors in ulps of FP32, and the share of stored results changed\n"
-        )
-        text += table(lines, left=(0,), ruled=False)
+        text = "the same products on other Tensor Cores: errors in ulps of FP32, and the share of stored results"
+        text += " changed\n" + table(lines, ruled=False)
         short, long = (pick(self._rows.values(), key=lambda row: row.k) for pick in (min, max))
         for name in self.names if short.k < long.k else ():
             if name in short.errors and name in long.errors:

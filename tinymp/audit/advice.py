@@ -1,9 +1,7 @@
 """advise(): the changes that an audit shows to be worth making, each with its reason in numbers and its source.
 
 A rule is a function below, named after what it looks for: it reads what the instruments found and yields its advice.
-The table RULES at the end has the source and the importance of each; the most important comes first. Where an
-instrument is missing, its rules yield nothing. All judgement is here: the summary (summary.py) states numbers, and
-ranks them by the importance of these rules' advice.
+RULES at the end has the source and the importance of each. All judgement is here: the summary states numbers.
 
 Advice is about the run that is asked about: not about an FP32 baseline beside FP16, nor about an evaluation beside a
 training (but for what becomes infinite there), nor about numbers too few to judge: the least are named below.
@@ -46,9 +44,7 @@ class Advice(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a rule yields: the `Advice` without what the table says. share: of what is lost, from 0 to 1, which adds to
-    its importance.
-    """
+    """What a rule yields. share: of what is lost, from 0 to 1, which adds to its importance."""
 
     text: str
     why: str
@@ -171,7 +167,6 @@ def steps_skipped_by_the_scale(found: Found) -> Iterator[Given]:
 
 
 def _iterations(found: Found) -> int:
-    """Those of the scaler: from its first on."""
     losses = [point for kept in found.scale.get("losses", {}).values() for point in kept]
     seen = [i for i, _ in (*found.scale.get("history", ()), *losses)] + list(found.scale.get("skipped", ()))
     return max(seen, default=0) - min(seen, default=1) + 1

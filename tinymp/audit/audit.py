@@ -43,8 +43,7 @@ def audit(
     instruments   further ones of your own (see `Instrument`)
     shadow        also run every op again in FP32, for its error; about three further steps per step
     formats       also round to these what is rounded: "bf16", "e4m3-tensor", "mxfp8", ... (see `Formats`)
-    accumulators  also sum a sample of each product as the Tensor Cores of these do: "volta", "hopper", ...
-                  (see `Accumulators`)
+    accumulators  also sum a sample of each product as the Tensor Cores of these do: "volta", ... (see `Accumulators`)
     every         listen to one step of each optimizer in so many, for long runs; all are counted
     trace         a folder for a mark of every tensor, which `tinymp diff` compares with another run's (see `Trace`)
     stop_at       "nan" or "inf": FloatingPointError at the first op that makes one from arguments without
@@ -60,7 +59,7 @@ def audit(
     if trace is not None and (not isinstance(trace, (str, os.PathLike)) or not str(trace)):
         raise TypeError(f"audit: expected trace to be a folder, such as 'runs/a', got {trace!r}")
     shadow = flag("audit", "shadow", shadow)
-    return Audit(instruments, shadow, tuple(formats), tuple(accumulators), every, stop_at, trace)
+    return Audit(instruments, shadow, formats, accumulators, every, stop_at, trace)
 
 
 class Audit:
@@ -79,14 +78,7 @@ class Audit:
     """
 
     def __init__(
-        self,
-        instruments: tuple[Instrument, ...] = (),
-        shadow: bool = False,
-        formats: tuple[str, ...] = (),
-        accumulators: tuple[str, ...] = (),
-        every: int = 1,
-        stop_at: str | None = None,
-        trace: str | os.PathLike[str] | None = None,
+        self, instruments: tuple, shadow: bool, formats: Any, accumulators: Any, every: int, stop_at: Any, trace: Any
     ) -> None:
         self.histograms, self.updates, self.scale = Exponents(), LostUpdates(), Scales()
         self.bytes, self.products, self.shadow = ByteLedger(), Products(), Shadow() if shadow else None
@@ -130,16 +122,15 @@ class Audit:
     def as_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
         found = self._found()
+        asked = {name: getattr(self, name) for name in ("shadow", "formats", "accumulators")}
         content = {
             "environment": dict(info()),
             "policy": "; ".join(map(str, self._listener.policies.values())),
             "summary": {"iterations": self._listener.iterations, "part": self._part},
             **found._asdict(),
             "ledger": [row.as_dict() for row in self.ledger],
-            "crash": self.crash.as_dict(),
-            "shadow": self.shadow.as_dict() if self.shadow else None,
-            "formats": self.formats.as_dict() if self.formats else None,
-            "accumulators": self.accumulators.as_dict() if self.accumulators else None,
+            "crash": self.crash.found,
+            **{name: one and one.as_dict() for name, one in asked.items()},
             "advice": [advice._asdict() for advice in advise(found)],
         }
         return jsonable(content)

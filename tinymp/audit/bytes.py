@@ -31,30 +31,26 @@ class _Training:
 
     def __init__(self) -> None:
         self.largest: Bytes = {role: {} for role in ROLES}
-        self.parameters: dict[int, weakref.ref[Parameter]] = {}
+        self.parameters: dict[int, weakref.ref[Parameter]] = {}  # Tensors compare element by element
         self.states: weakref.WeakKeyDictionary[Optimizer, dict[str, int]] = weakref.WeakKeyDictionary()
 
 
 class ByteLedger(Instrument):
     """The bytes of a training by role and dtype, each role at the moment when it was largest.
 
-    weights      the working copies of all parameters for which an optimizer or a gradient was seen, and of models whose
-                 weights a graph keeps
+    weights      the working copies of all parameters that an optimizer or a gradient has shown, or a graph keeps
     masters      their FP32 masters
     gradients    `grad` as an optimizer's step finds it: FP16, but FP32 after `unscale_` (clipping) or several backwards
     activations  what graphs keep for backward when one begins (`kept_by`); not the parameters
     optimizer    the state of the optimizers
 
-    moved      the bytes that ops and updates read and wrote, as if each array came from memory and went there once per
-               op: its arguments and results, in backward also what it saved (views of an argument move nothing); per
-               update the gradient, master, state and working copy. What caches keep, a machine need not move
+    moved      the bytes that ops and updates read and wrote, as if no cache kept any: arguments and results, in
+               backward also what was saved (views move nothing); per update gradient, master, state and copy
     by_policy  {policy: {role: {dtype: bytes}}}. A graph and its step count for the policy in use where the graph began
     measured   those of the last policy that stored weights in FP16, else of the last one
     predicted  the same by `predict`, else None
-    fp32       the same training in FP32: predicted, or what is measured with each FP16 number in 4 bytes and without
-               masters
-    ratio      the sum of all roles in FP32, divided by that here. Roles are largest at different moments, so the most
-               that was ever held at once is less than such a sum
+    fp32       the same training in FP32: predicted, or what is measured with each FP16 number in 4 bytes and no masters
+    ratio      the sum of all roles in FP32, divided by that here. It is no peak: roles are largest at different moments
     """
 
     def __init__(self, predicted: Bytes | None = None, fp32: Bytes | None = None) -> None:
@@ -90,10 +86,8 @@ class ByteLedger(Instrument):
         self._measure_parameters()
         if result:
             updated = [p for p in optimizer.parameters() if p.grad_array is not None]
-            self.moved += sum(_sizes(p.grad_array for p in updated).values()) + sum(
-                _sizes(p.array for p in updated).values()
-            )
-            self.moved += 2 * sum(_sizes(state).values()) + sum(2 * p.master_nbytes or p.array.nbytes for p in updated)
+            read = [*(p.grad_array for p in updated), *(p.array for p in updated), *state, *state]
+            self.moved += sum(_sizes(read).values()) + sum(2 * p.master_nbytes or p.array.nbytes for p in updated)
 
     # ---- what was found
 
@@ -137,8 +131,7 @@ class ByteLedger(Instrument):
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        ratio = self.ratio
-        measured = self.measured
+        ratio, measured = self.ratio, self.measured
         return {
             "roles": list(ROLES),
             "measured": measured if any(measured.values()) else {},
@@ -205,7 +198,6 @@ class ByteLedger(Instrument):
         self._note("gradients", _sizes([p.grad_array for p in parameters if p.grad_array is not None]))
 
     def _measure_graph(self) -> None:
-        """What the ops hold on to that have not run backward yet."""
         self._grows = False
         kept = kept_by(self._graph)
         for model in self.listener.models:  # frozen weights are kept for the gradients of what comes before them
@@ -230,7 +222,6 @@ def _passed(inputs: Iterable[Any], others: Iterable[Any]) -> int:
 
 
 def _identity(x: Any) -> tuple[int, int]:
-    """What identifies the memory of an array, and its size."""
     owner = backend.owner_of(x.array if isinstance(x, Tensor) else values_of(x))
     return id(owner), owner.nbytes
 
@@ -288,7 +279,6 @@ def saved_nbytes(root: Variable) -> int:
 
 def kept_by(ops: Iterable[Any]) -> dict[int, Any]:
     """{owner's id: array} of the arrays that ops keep until backward, activations and statistics: one per memory block.
-
     Leaves that require gradients (weights) are left out, and so are ops whose backward has run.
     """
     kept: dict[int, Any] = {}

@@ -18,8 +18,8 @@ _files: dict[str, str] = {}  # the paths of the files that `line` has named
 
 
 def line(frame: FrameType) -> str:
-    """File and line: in tinymp the path below it ("ops/dot.py:39"), else the file's name ("train.py:17"), and of a
-    notebook the cell ("In [7]:3").
+    """File and line: in tinymp the path below it ("ops/dot.py:39"), else the file's name, or of a notebook the cell
+    ("In [7]:3").
     """
     name = frame.f_code.co_filename
     if inside(frame):
@@ -32,9 +32,8 @@ def line(frame: FrameType) -> str:
 
 
 def source(where: str, around: int = 0) -> list[tuple[int, str]]:
-    """The numbered source line that `line` has named, and so many around it; empty where it cannot be read.
-
-    Of two files of one name, the one that was named last.
+    """The numbered source line that `line` has named, and so many around it; empty where it cannot be read. Of two
+    files of one name, the one that was named last.
     """
     name, _, number = where.rpartition(":")
     path = _files.get(name) or PACKAGE + name

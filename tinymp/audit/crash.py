@@ -17,13 +17,11 @@ STOPS = ("nan", "inf")
 
 
 class Crash(Instrument):
-    """Keeps what happened when the loss or a weight first stops being finite, or when an error (of a scaler that gives
-    up, for example) ends the audit.
+    """Keeps what happened when the loss or a weight first stops being finite, or an error ends the audit.
 
     scales   the instrument that knows the first infinity of a forward pass
     stop_at  "nan": FloatingPointError at the first op whose result has a NaN though nothing that it was given has one;
-             "inf": the same for infinities and NaN. In backward only where gradients carry no loss scale: a scaler
-             deals with those of a scaled one
+             "inf": the same for infinities and NaN. In backward only where gradients carry no loss scale
 
     found    "what" happened, in which "iteration", and "first": the first op of that iteration whose results were not
              finite ("" if none was heard). None so long as nothing happened
@@ -70,10 +68,6 @@ class Crash(Instrument):
     def _first_backward(self) -> str:
         iteration, first = self._first
         return first if iteration == self.listener.iteration else ""
-
-    def as_dict(self) -> dict[str, Any] | None:
-        """`found`."""
-        return self.found
 
     def __str__(self) -> str:
         if self.found is None:

@@ -1,6 +1,4 @@
-"""What the audit computes about arrays beside the training: signed errors. Nothing here is part of it.
-Of large arrays a sample is looked at.
-"""
+"""Signed errors, which the audit computes beside the training. Of large arrays a sample is looked at."""
 
 from __future__ import annotations
 
@@ -39,7 +37,6 @@ def errors(x: Array, y: Array) -> tuple[float, float, float]:
 
 
 def _same_places(x: Array, y: Array) -> tuple[Array, Array]:
-    """Some numbers of x and y, which have one shape."""
     if x.size <= FEW:
         return x, y
     if x.flags.c_contiguous and y.flags.c_contiguous:

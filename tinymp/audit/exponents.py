@@ -31,16 +31,13 @@ def bin_of(exponent: int) -> int:
 def exponents(x: Array) -> np.ndarray:
     """How many values of x have each exponent floor(log2 |x|): (BINS,), int64, exact.
 
-    Entry ZEROS counts +0 and -0, entry `bin_of(e)` the finite values with exponent e, subnormal ones too (FP32 has
-    e >= -149, FP16 e >= -24), entries INFINITIES and NANS the rest. The entries add up to x.size. FP64's exponents
-    beyond FP32's count in the first or last bin. An array on a GPU is counted on the host. ValueError for an array
-    without values, on the device "meta".
+    Entry ZEROS counts +0 and -0, entry `bin_of(e)` the finite values with exponent e, subnormal ones too, entries
+    INFINITIES and NANS the rest. FP64's exponents beyond FP32's count in the first or last bin. An array on a GPU is
+    counted on the host. ValueError for an array without values, on the device "meta".
     """
     if backend.of(x).name == "meta":
-        raise ValueError(
-            "exponents: arrays on the device 'meta' have no values; let Exponents listen to a training, with "
-            "tinymp.audit()"
-        )
+        hint = "let Exponents listen to a training, with tinymp.audit()"
+        raise ValueError(f"exponents: arrays on the device 'meta' have no values; {hint}")
     x = backend.to_cpu(x)
     counts = np.zeros(BINS, np.int64)
     flat = x.ravel(order="K")  # a view wherever x has no gaps
@@ -63,7 +60,6 @@ def exponents(x: Array) -> np.ndarray:
 
 
 def _add(x: Array, counts: Array) -> None:
-    """Count values of any kind."""
     nonzero = x[x != 0]
     finite = nonzero[np.isfinite(nonzero)]
     nans = np.count_nonzero(np.isnan(nonzero))
@@ -88,11 +84,8 @@ class Lost(NamedTuple):
 
 
 class Histogram:
-    """The exponents of one tensor under one policy. `counts`: {loss scale that the values carried: counts in the bins
-    of `exponents`}.
-
-    iterations  how many were looked at
-    largest     the largest finite magnitude, divided by the scale
+    """The exponents of one tensor under one policy. `counts`: {loss scale of the values: counts in the bins of
+    `exponents`}; `iterations`: how many were looked at; `largest`: the largest finite magnitude, divided by the scale.
     """
 
     def __init__(self, role: str, name: str, dtype: np.dtype, policy: str, layer: str, normalisation: bool) -> None:
@@ -105,8 +98,7 @@ class Histogram:
 
     def add(self, x: Any, underflows: np.ndarray, scale: float, iteration: int) -> None:
         """Count x. `underflows`: the exponents, before rounding, of those of its zeros that were not 0 then."""
-        device = backend.of(x)
-        x = device.xp.asarray(x)  # NumPy's results of arrays without axes are scalars
+        x = backend.of(x).xp.asarray(x)  # NumPy's results of arrays without axes are scalars
         counts = exponents(x) + underflows
         counts[ZEROS] -= sum(underflows.tolist())
         self._see_largest(x, counts, scale)
@@ -137,21 +129,11 @@ class Histogram:
         counts = self.at(self.scale)
         used = np.flatnonzero(counts[FINITE])
         first, end = (int(used[0]), int(used[-1]) + 1) if used.size else (0, 0)
-        return {
-            "name": self.name,
-            "layer": self.layer,
-            "role": self.role,
-            "dtype": NAMES[self.dtype],
-            "policy": self.policy,
-            "lowest": first + LOWEST,
-            "counts": counts[FINITE][first:end].tolist(),
-            "zeros": int(counts[ZEROS]),
-            "infinite": int(counts[INFINITIES]),
-            "nan": int(counts[NANS]),
-            "scale": self.scale,
-            "largest": self.largest,
-            "iterations": self.iterations,
+        own = {
+            name: getattr(self, name) for name in ("name", "layer", "role", "policy", "scale", "largest", "iterations")
         }
+        own |= {"dtype": NAMES[self.dtype], "lowest": first + LOWEST, "counts": counts[FINITE][first:end].tolist()}
+        return own | {"zeros": int(counts[ZEROS]), "infinite": int(counts[INFINITIES]), "nan": int(counts[NANS])}
 
 
 def shifted(counts: np.ndarray, factor: float) -> np.ndarray:

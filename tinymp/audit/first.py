@@ -1,7 +1,4 @@
-"""The op that overflows first in backward: for the error of a loss scaler that gives up, where nothing is audited.
-
-A scaler that would give up at the next skipped step calls `watch_backward`. Then one iteration is heard.
-"""
+"""The op that overflows first in backward: for the error of a scaler that gives up, where nothing is audited."""
 
 from __future__ import annotations
 
@@ -63,7 +60,6 @@ class FirstOverflow(Observer):
             problem.args = (text.replace(SEE, self.found) if SEE in text else f"{text}. {self.found}",)
 
     def end(self) -> None:
-        """Hear nothing more."""
         if self in self.heard_by:
             self.heard_by.remove(self)
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..dtypes import float32
 from ..study.formats import LOSSES, SCALED, Scaled, largest_finite
 from .estimates import sample
-from .listener import Instrument, Place
+from .listener import At, Instrument, Place
 from .numbers import SPACE, number, share
 from .sampling import table
 
@@ -21,14 +21,12 @@ COLUMNS = ("elements", "zero", "subnormal", "beyond", "bias", "snr")
 
 @dataclass
 class Loss:
-    """What a format does to the numbers that are finite and not 0: of large arrays a sample of whole blocks (see
-    audit/estimates.py), scaled as in the whole array.
+    """What a format does to the numbers that are finite and not 0; of large arrays to a sample (estimates.py).
 
-    elements    how many there were
-    zero        how many became 0
-    subnormal   how many are below what the format holds with all its bits, after scaling, but not 0
-    beyond      how many were larger than the format's largest: infinite or NaN now or, if it is scaled, the largest
-    sums        those of LOSSES, from which the following are computed
+    zero, subnormal  how many of the `elements` became 0; are below what the format holds with all its bits, but not 0
+    beyond           how many were larger than the format's largest: infinite or NaN now or, if it is scaled, the
+                     largest
+    sums             those of LOSSES
     """
 
     sums: np.ndarray = field(default_factory=lambda: np.zeros(len(LOSSES)))
@@ -49,33 +47,23 @@ class Loss:
         return 10 * math.log10(self.signal / self.noise) if self.noise and self.signal else math.inf
 
     def as_dict(self) -> dict[str, float]:
-        """The COLUMNS."""
         return {name: getattr(self, name) for name in COLUMNS}
 
 
 @dataclass
-class FormatRow:
-    """What was rounded at one place: its losses by the name of a format. Fields as in `Place`."""
+class FormatRow(At):
+    """What was rounded at one place: its losses by the name of a format."""
 
-    module: str
-    op: str
-    phase: str
-    caller: str
-    where: str
     losses: dict[str, Loss]
-
-    def __str__(self) -> str:
-        return " ".join(dict.fromkeys((self.module, self.op, self.phase))).strip()
 
 
 class Formats(Instrument):
     """Rounds what a primitive rounds to other formats, too: `mp.audit(formats=("bf16", "e4m3-tensor"))`.
 
     names  of SCALED: fp16, bf16, e4m3, e5m2 as they are; e4m3-tensor, e5m2-tensor with a power of two per array;
-           mxfp8, mxfp8-e5m2 with one per 32 neighbours; nvfp4
+           mxfp8, mxfp8-e5m2 with one per 32 neighbours; nvfp4. ValueError for an unknown one
 
     The run stays as it is: this says what one rounding more would do, not how a training in that format would go.
-    ValueError for an unknown name.
     """
 
     def __init__(self, names: Sequence[str] = ("bf16", "e4m3-tensor", "e5m2-tensor")) -> None:
@@ -88,10 +76,8 @@ class Formats(Instrument):
     def rounded(self, place: Place, x: Any, y: Any) -> None:
         if x.dtype != float32 or not x.size:
             return
-        row = self._rows.get(place)
-        if row is None:
-            losses = {f.name: Loss() for f in self.formats}
-            row = self._rows[place] = FormatRow(place.module, place.op, place.phase, place.caller, place.where, losses)
+        if (row := self._rows.get(place)) is None:
+            row = self._rows[place] = FormatRow.place(place, {f.name: Loss() for f in self.formats})
         seen, largest = sample(x), largest_finite(x)  # the scales of a sample are those of the whole
         with np.errstate(all="ignore"):
             for f in self.formats:
@@ -105,7 +91,6 @@ class Formats(Instrument):
         return list(self._rows.values())
 
     def total(self, name: str) -> Loss:
-        """What a format does to all numbers together."""
         total = Loss()
         for row in self.rows:
             total.sums += row.losses[name].sums
@@ -113,11 +98,7 @@ class Formats(Instrument):
 
     def as_dict(self) -> list[dict[str, Any]]:
         """Rows with, under "losses", the COLUMNS by format."""
-        places = ("module", "op", "phase", "caller", "where")
-        return [
-            {**{name: getattr(row, name) for name in places}, "losses": {n: v.as_dict() for n, v in row.losses.items()}}
-            for row in self.rows
-        ]
+        return [row.site() | {"losses": {n: v.as_dict() for n, v in row.losses.items()}} for row in self.rows]
 
     def __str__(self) -> str:
         heads = ("format", "zero", "subnormal", "too large", "mean signed error", "signal to noise", "worst in")

@@ -25,7 +25,6 @@ class Found(NamedTuple):
     products: Sequence[dict[str, Any]] = ()
 
     def dtypes(self, role: str) -> dict[str, int]:
-        """Bytes of a role by dtype, measured or else predicted."""
         measured, predicted = self.bytes.get("measured") or {}, self.bytes.get("predicted") or {}
         return measured.get(role) or predicted.get(role) or {}
 
@@ -54,8 +53,8 @@ class Found(NamedTuple):
 
     @property
     def trained(self) -> list[Row]:
-        """The ledger without what only an evaluation ran: the same op of the same module, from another line, that no
-        backward pass has come back to.
+        """The ledger without what only an evaluation ran: an op that no backward pass has come back to, from another
+        line.
         """
         behind = {(row.module, row.op, row.caller) for row in self.ledger if row.phase == "backward"}
         counterparts = {(module, op) for module, op, _ in behind}
@@ -68,8 +67,8 @@ class Found(NamedTuple):
 
 
 def asked(products: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The products of the run that is asked about: without those of an FP32 baseline beside it, and of an evaluation
-    beside a training, whose batches no backward pass has seen.
+    """The products of the run that is asked about: without an FP32 baseline's beside it, or an evaluation's beside a
+    training.
     """
 
     def place(p: dict[str, Any]) -> tuple:

@@ -1,6 +1,5 @@
-"""Histograms of exponents: where weights and gradients lie in FP16's range, and which loss scale would suit them.
-
-MPT figures 2b and 3 show such histograms; section 3.2 reads the loss scale off them.
+"""Histograms of exponents: where weights and gradients lie in FP16's range, and which loss scale would suit them (MPT
+figures 2b and 3, section 3.2).
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ def _memory_of(gradients: tuple) -> dict[int, Any]:
 
 
 def _underflows(x: Any, y: Any) -> np.ndarray:
-    """The exponents of the nonzero values of x that became 0 in y. A tie, 2^-25, counts as the next smaller exponent,
-    so that `share_lost` counts it as lost.
+    """The exponents of the nonzero values of x that became 0 in y. A tie, 2^-25, counts as the next smaller exponent:
+    as lost.
     """
     device = backend.of(y)
     bits = device.bits(y) & 0x7FFF
@@ -68,15 +67,14 @@ class Exponents(Instrument):
     weight               when a model is first called, and as updates write it for the next iteration: the FP32 master,
                          where there is one. `dtype` is that of the working copy
     weight gradient      what each `backward` adds to the weight's `grad`. Of SparseRows, the rows that they have
-    activation gradient  the gradient of the result of each op of a layer, as it arrives in the op's backward; one that
-                         several ops pass on (a flattened one) counts for each. Losses and single numbers are left out
+    activation gradient  the gradient of the result of each op of a layer, as it arrives in the op's backward; losses
+                         and single numbers are left out
 
     Gradients are counted as they are stored in backward, multiplied by the loss scale S of the moment, and brought to
     one scale afterwards: for powers of two that is exact. A gradient that became 0 when it was rounded to FP16 counts
-    with the exponent that it had before. What ops passed on as 0 because it had become 0 before them, or was a part of
-    a sum then, is among the zeros: shares lost are exact for FP32 runs, and lower bounds for FP16 runs at a small S.
-
-    Policies are kept apart, by name. Shares and scales for all gradients are of those in FP16, whatever the policy.
+    with the exponent that it had before. What was 0 before an op read it is among the zeros: shares lost are exact for
+    FP32 runs, and lower bounds for FP16 runs at a small S. Policies are kept apart, by name. Shares and scales for all
+    gradients are of those in FP16.
     """
 
     def __init__(self) -> None:
@@ -167,13 +165,13 @@ class Exponents(Instrument):
         """What FP16 would lose of the values of a role ("weight gradient", ...) that are not 0, at a loss scale.
 
         scale: by default the last one in use; for weights 1. The shares, counted by exponents alone:
-            zero       |x| scale < 2^-25: rounds to 0. (So does 2^-25 itself, a tie, which is counted as kept)
+            zero       |x| scale < 2^-25: rounds to 0. (2^-25 itself, a tie, is counted as kept)
             subnormal  2^-25 <= |x| scale < 2^-14: becomes subnormal, with fewer than 11 significant bits
-            overflow   |x| scale >= 2^16: becomes infinite. (So does what is from 65 520 on, which is counted as kept.)
-                       And what is infinite already, at its own scale and larger ones
+            overflow   |x| scale >= 2^16: becomes infinite (what is from 65 520 on is counted as kept); and what is
+                       infinite already, at its own scale and larger ones
 
-        Of gradients, those that are stored in FP16 count; in an FP32 run, all but those of normalisation layers, which
-        stay FP32 in mixed precision too (NVG section 2.3.1).
+        Of gradients, those stored in FP16 count; in an FP32 run, all but those of normalisation layers (NVG section
+        2.3.1).
         """
         return lost_of(self._stored(role), self.scale_of(role) if scale is None else scale)
 
@@ -208,7 +206,6 @@ class Exponents(Instrument):
         return [t for t in tensors if t.dtype == float16] or [t for t in tensors if not t.normalisation]
 
     def scale_of(self, role: str) -> float:
-        """The loss scale that the values of a role carried last."""
         return next((t.scale for t in reversed(self._stored(role))), 1.0)
 
     def as_dict(self) -> dict[str, Any]:
@@ -219,14 +216,8 @@ class Exponents(Instrument):
             if self._stored(role)
             for scale in ([1.0] if role == WEIGHT else sorted({*SCALES, self.scale_of(role)}))
         ]
-        return {
-            "tensors": [t.as_dict() for t in self._tensors.values()],
-            "lost": lost,
-            "best_scale": self.best_scale(),
-            "margin": self.margin(),
-            "saved": self.saved(),
-            "unseen": self._unseen,
-        }
+        best = {"best_scale": self.best_scale(), "margin": self.margin(), "saved": self.saved(), "unseen": self._unseen}
+        return {"tensors": [t.as_dict() for t in self._tensors.values()], "lost": lost, **best}
 
     def __str__(self) -> str:
         if not self._tensors:
@@ -264,10 +255,9 @@ class Exponents(Instrument):
     def draw(
         self, axes: Any, role: str = ACTIVATION_GRADIENT, layer: str | None = None, scale: float | None = None
     ) -> None:
-        """Bars: the share of values per exponent, and where FP16 ends (MPT figures 2b and 3).
-
-        layer: only this one; scale: show the values multiplied by it, by default by the loss scale that they carried
-        last. ValueError if nothing of that kind was seen.
+        """Bars: the share of values per exponent, and where FP16 ends (MPT figures 2b and 3). layer: only this one;
+        scale: show the values multiplied by it, by default by the last loss scale. ValueError if nothing of that kind
+        was seen.
         """
         seen = self._stored(role)
         if not seen:

@@ -28,10 +28,10 @@ class Rounding:
 
     elements   how many numbers were rounded
     zero       how many of them became 0
-    subnormal  how many are now subnormal: below 2^-14 in magnitude and not 0, with fewer significant bits than the rest
+    subnormal  how many are now subnormal: not 0, with fewer significant bits than the rest
     infinite   how many were finite and are not now: infinite, or NaN in a format without infinities (E4M3)
     largest    the largest magnitude before rounding, NaN left out
-    error, absolute, magnitude  of a sample (see audit/estimates.py): the sums of the errors y - x, |y - x| and of |x|
+    error, absolute, magnitude  of a sample (estimates.py): the sums of the errors y - x, of |y - x| and of |x|
     """
 
     elements: int = 0
@@ -44,7 +44,6 @@ class Rounding:
     magnitude: float = 0.0
 
     def add(self, x: Array, y: Array) -> None:
-        """Count x, which became y."""
         if not x.size:
             return
         device = backend.of(x)
@@ -74,7 +73,11 @@ class Row:
     read, written              the dtypes of its floating arguments and results
     computed, accumulated      the dtypes in which it computes and sums
     calls, elements            how often it ran, and how many elements it wrote
-    roundings                  per line of tinymp that rounded there, what became of the numbers
+    roundings                  per line of tinymp that rounded there, what became of the numbers; added up as `rounded`
+                               (how many), `zero`, `subnormal`, `infinite` and `largest`
+    bias                       the mean signed error, in units of the mean magnitude: 0 where errors cancel
+    one_sided                  the mean signed error over the mean error: 1 where all errors are to one side; of n
+                               numbers rounded without a bias about 1 / sqrt(n)
     """
 
     module: str
@@ -93,30 +96,22 @@ class Row:
     elements: int = 0
     roundings: dict[str, Rounding] = field(default_factory=dict)
 
-    rounded = property(lambda self: _total(self, "elements"), doc="How many numbers were rounded.")
-    zero = property(lambda self: _total(self, "zero"), doc="How many of them became 0.")
-    subnormal = property(lambda self: _total(self, "subnormal"), doc="How many became subnormal.")
-    infinite = property(lambda self: _total(self, "infinite"), doc="How many became infinite.")
-    largest = property(
-        lambda self: max((r.largest for r in self.roundings.values()), default=0.0),
-        doc="The largest magnitude before a rounding.",
-    )
-    bias = property(
-        lambda self: _total(self, "error") / (_total(self, "magnitude") or 1),
-        doc="The mean signed error, in units of the mean magnitude: 0 where errors cancel.",
-    )
-    one_sided = property(
-        lambda self: abs(_total(self, "error")) / (_total(self, "absolute") or 1),
-        doc="The mean signed error over the mean error: 1 where all errors are to one side; of n numbers rounded "
-        "without a bias about 1 / sqrt(n).",
-    )
+    rounded = property(lambda self: self._total("elements"))
+    zero = property(lambda self: self._total("zero"))
+    subnormal = property(lambda self: self._total("subnormal"))
+    infinite = property(lambda self: self._total("infinite"))
+    largest = property(lambda self: max((r.largest for r in self.roundings.values()), default=0.0))
+    bias = property(lambda self: self._total("error") / (self._total("magnitude") or 1))
+    one_sided = property(lambda self: abs(self._total("error")) / (self._total("absolute") or 1))
+
+    def _total(self, name: str) -> Any:
+        return sum(getattr(r, name) for r in self.roundings.values())
 
     def as_dict(self) -> dict[str, Any]:
         """Its columns, under "roundings" the lines, and under "code" the text of the caller's, if it can be read."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "roundings"}
-        counts = {name: getattr(self, name) for name in (*COUNTS, *FURTHER)}
+        own = {name: getattr(self, name) for name in COLUMNS}
         code = next((text.strip() for _, text in source(self.caller)), "")
-        return {**own, **counts, "code": code, "roundings": {line: asdict(r) for line, r in self.roundings.items()}}
+        return {**own, "code": code, "roundings": {line: asdict(r) for line, r in self.roundings.items()}}
 
 
 COUNTS = ("rounded", "zero", "subnormal", "infinite", "largest")
@@ -124,11 +119,6 @@ FURTHER = ("bias", "one_sided")
 WORST = ("infinite", "zero", "subnormal", "rounded")  # any infinity weighs more than all zeros, and so on
 COLUMNS = tuple(f.name for f in fields(Row) if f.name != "roundings") + COUNTS + FURTHER
 NUMBERS = {"calls", "elements", *COUNTS, *FURTHER}  # of these columns
-
-
-def _total(row: Row, name: str) -> Any:
-    return sum(getattr(r, name) for r in row.roundings.values())
-
 
 LEAST = ("where", "accumulated", "kind", "read", "calls", "written", "largest", "policy", "caller")  # first to go
 
@@ -142,8 +132,7 @@ class Rows(list[Row]):
 
     def sorted_by(self, *columns: str, descending: bool = True) -> Rows:
         """The rows in the order of these columns. ValueError for an unknown one."""
-        for name in columns:
-            _known(name)
+        _known(*columns)
         return Rows(sorted(self, key=lambda r: [getattr(r, c) for c in columns], reverse=descending))
 
     def filter(self, test: Callable[[Row], bool] | None = None, **columns: Any) -> Rows:
@@ -154,17 +143,13 @@ class Rows(list[Row]):
 
         ValueError for an unknown column.
         """
-        for name in columns:
-            _known(name)
+        _known(*columns)
 
-        def fits(row: Row) -> bool:
-            for name, wanted in columns.items():
-                value = getattr(row, name)
-                if not (wanted in value if isinstance(wanted, str) else wanted == value):
-                    return False
-            return test is None or bool(test(row))
+        def fits(row: Row, name: str, wanted: Any) -> bool:
+            return wanted in getattr(row, name) if isinstance(wanted, str) else wanted == getattr(row, name)
 
-        return Rows(filter(fits, self))
+        found = [row for row in self if all(fits(row, *column) for column in columns.items())]
+        return Rows(found if test is None else filter(test, found))
 
     def to_csv(self) -> str:
         """A line per row below a heading; the roundings of several lines are added up."""
@@ -181,7 +166,7 @@ class Rows(list[Row]):
 
     def fitted(self, width: int | None) -> str:
         """The table in lines of at most so many characters (None: as many as it takes): without the columns that say
-        least, and with module names cut from the left if that is not enough.
+        least, and with module names cut from the left.
         """
         policy = ("policy",) if len({row.policy for row in self}) > 1 else ()
         dtypes = ("read", "accumulated", "written")
@@ -196,8 +181,8 @@ class Rows(list[Row]):
         return table(rows, left=[i for i, name in enumerate(rows[0]) if name not in NUMBERS], most=None)
 
     def draw(self, axes: Any) -> None:
-        """Bars: the shares that became infinite, zero and subnormal, of the ten worst rows, and how many those are. The
-        order is that of WORST.
+        """Bars: the shares that became infinite, zero and subnormal, of the ten worst rows (see WORST), and how many
+        those are.
         """
         kinds = {"infinite": "black", "zero": RED, "subnormal": SKY}
         rows = [row for row in self.sorted_by(*WORST)[:10] if any(getattr(row, name) for name in kinds)][::-1]
@@ -215,9 +200,10 @@ class Rows(list[Row]):
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, fontsize=8, frameon=False)
 
 
-def _known(column: str) -> None:
-    if column not in COLUMNS:
-        raise ValueError(f"ledger: no column {column!r}; there are {', '.join(COLUMNS)}")
+def _known(*columns: str) -> None:
+    for column in columns:
+        if column not in COLUMNS:
+            raise ValueError(f"ledger: no column {column!r}; there are {', '.join(COLUMNS)}")
 
 
 def _text(value: Any) -> str:
@@ -241,7 +227,6 @@ class Ledger(Instrument):
 
     @property
     def rows(self) -> Rows:
-        """All rows."""
         return Rows(self._rows.values())
 
     def rounded(self, place: Place, x: Any, y: Any) -> None:
@@ -282,11 +267,8 @@ class Ledger(Instrument):
         row.calls += 1
         row.elements += values_of(value).size
         row.read = row.computed = dtype
-        row.written = (
-            f"{parameter.master.dtype} master, {parameter.dtype} copy"
-            if parameter.master_nbytes
-            else str(parameter.dtype)
-        )
+        both = f"{parameter.master.dtype} master, {parameter.dtype} copy"
+        row.written = both if parameter.master_nbytes else str(parameter.dtype)
 
     def _sums(self, place: Place, accumulate: str) -> None:
         row = self._row(place)
@@ -295,11 +277,9 @@ class Ledger(Instrument):
     def _row(self, place: Place) -> Row:
         policy = current_policy().name
         key = place.module, place.op, place.phase, place.caller, policy
-        row = self._rows.get(key)
-        if row is None:
+        if (row := self._rows.get(key)) is None:
             kind, source = (place.kind.name, place.kind.source) if place.kind else ("-", "-")
-            row = Row(place.module, place.op, place.phase, kind, place.caller, place.where, source, policy)
-            self._rows[key] = row
+            row = self._rows[key] = Row(*key[:3], kind, place.caller, place.where, source, policy)
         return row
 
 
@@ -309,7 +289,6 @@ def _floating(x: Any) -> str:
 
 
 def _with(names: str, name: str) -> str:
-    """One more name in a list of them."""
     if name == "-" or name in names.split(", "):
         return names
     return name if names == "-" else f"{names}, {name}"

@@ -1,14 +1,12 @@
-"""Hears events, and finds out for each where it belongs.
-
-The model needs no changes. `events.here` says what runs when an event is told; the frames of Python's stack say which
-modules called the op, and which line of the user's program called them. The place of an op's forward is remembered:
-its backward belongs there, too.
+"""Hears events, and finds out for each where it belongs. The model needs no changes: the frames of Python's stack say
+which modules called an op, and from which line of the user's program. An op's backward belongs where its forward did.
 """
 
 from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
@@ -23,13 +21,6 @@ from ..parameter import Parameter
 from ..precision import REDUCTION, UPDATE, Kind, Policy, current_policy
 from ..tensor import Tensor
 from .callers import caller, line_of_primitive, modules, variable
-
-
-class Site(NamedTuple):
-    """Where in the model and in the user's program: "model.conv1", "train.py:17"."""
-
-    module: str
-    caller: str
 
 
 class Place(NamedTuple):
@@ -51,11 +42,44 @@ class Place(NamedTuple):
     caller: str
 
 
+PLACE = ("module", "op", "phase", "caller", "where")
+
+
+@dataclass
+class At:
+    """The base of rows about one place; fields as in `Place`."""
+
+    module: str
+    op: str
+    phase: str
+    caller: str
+    where: str
+
+    @classmethod
+    def place(cls, place: Place, *more: Any) -> Any:
+        return cls(*[getattr(place, name) for name in PLACE], *more)
+
+    def __str__(self) -> str:
+        return " ".join(dict.fromkeys((self.module, self.op, self.phase))).strip()  # "cast" only once
+
+    def site(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in PLACE}
+
+
+def _passed_on(event: str) -> Any:
+    """The method that passes an event from within an op or update on to all instruments, with its place."""
+
+    def hear(self: Listener, *what: Any) -> None:
+        place = self.place()
+        for i in self.instruments:
+            getattr(i, event)(place, *what)
+
+    return hear
+
+
 class Instrument:
     """The base class of instruments: a subclass overrides the events that it wants to hear. Arrays may be read; what is
-    kept of them must be a copy.
-
-    listener  set while it listens; `listener.iteration` is the number of the iteration that an event belongs to
+    kept of them must be a copy. `listener.iteration` is the number of the iteration that an event belongs to.
     """
 
     listener: Listener
@@ -95,16 +119,13 @@ class Listener(Observer):
     names      {id: name} of their modules and parameters ("model.conv1", "model.conv1.weight")
     policies   {id: policy} of the policies in use where ops ran
     iteration  the number of the current iteration, from 0, counted over everything that is trained in the audit
-    scale      the loss scale that the gradients carry which the backward of an op is given
-    loss       the value from which the backward pass under way began, and the loss scale that it was multiplied by;
-               None where it is no single number
+    scale      the loss scale of the gradients that an op's backward is given
+    loss       the value from which the backward pass began, and its loss scale; None where it is no single number
 
     No parameter is stepped twice in an iteration: the next one begins with the backward pass (or update) all of whose
-    parameters were stepped in this one. So backward passes whose gradients add up share an iteration, and so do the
-    optimizers of a GAN: the generator gets its gradients through the discriminator, which has stepped already, but has
-    not stepped itself. A model that is first called after a step begins an iteration too: a second training goes on
-    counting. Which parameters a forward pass serves is known only at its backward: after a step, its ops count for the
-    next iteration.
+    parameters were stepped in this one. So backward passes whose gradients add up share an iteration, and so do a
+    GAN's optimizers. A model that is first called after a step begins one too. After a step, the ops of a forward pass
+    count for the next iteration.
     """
 
     def __init__(self, instruments: list[Instrument], every: int = 1) -> None:
@@ -123,15 +144,14 @@ class Listener(Observer):
         self._ever_stepped: set[Parameter] = set()
         self._reached: set[Parameter] = set()  # by any backward pass so far
         self.models: list[Module] = []
-        self._hearing: ExitStack | None = None
-        self._sites: WeakKeyDictionary[Op, Site] = WeakKeyDictionary()
+        self.hears, self._hearing = False, ExitStack()
+        self._sites: WeakKeyDictionary[Op, tuple[str, str]] = WeakKeyDictionary()  # module and caller
         self._listening, self._steps = ExitStack(), _Steps(self, every)
         for instrument in instruments:
             instrument.listener = self
 
     def __enter__(self) -> Listener:
-        if self._steps.every > 1:
-            self._listening.enter_context(observe(self._steps))
+        self._listening.enter_context(observe(self._steps))
         self.hear(True)
         return self
 
@@ -140,17 +160,12 @@ class Listener(Observer):
         self._listening.close()
 
     def hear(self, on: bool) -> None:
-        """Hear from now on, or no longer: then nobody observes the primitives, and ops run as without an audit."""
-        if on and self._hearing is None:
-            self._hearing = ExitStack()
+        """Hear from now on, or no longer: then ops run as without an audit."""
+        if on and not self.hears:
             self._hearing.enter_context(observe(self))
-        elif not on and self._hearing is not None:
+        elif not on:
             self._hearing.close()
-            self._hearing = None
-
-    @property
-    def hears(self) -> bool:
-        return self._hearing is not None
+        self.hears = on
 
     # ---- the events
 
@@ -158,31 +173,16 @@ class Listener(Observer):
         policy = current_policy()
         self.policies[id(policy)] = policy
         if op.phase == "backward" and begins_backward(op):
-            self._begin(_parameters_behind(op))
-            self.loss = _loss(here.backward.root, op)
-        place = self.place_of(op, _line_of(type(op)), sys._getframe(1))
+            self._begin({leaf for leaf, _ in uses(op).values() if isinstance(leaf, Parameter)})
+            loss, scale = here.backward.root.array, 1.0 if op.loss_scale is None else float(op.loss_scale)
+            self.loss = (float(loss.reshape(-1)[0]) / scale, scale) if loss.size == 1 else None
+        code = type(op).forward.__code__
+        where = f"{code.co_filename.removeprefix(PACKAGE)}:{code.co_firstlineno}"  # where its forward begins
+        place = self.place_of(op, where, sys._getframe(1))
         for i in self.instruments:
             i.ran(place, op, inputs, outputs)
 
-    def rounded(self, x: Any, y: Any) -> None:
-        place = self.place()
-        for i in self.instruments:
-            i.rounded(place, x, y)
-
-    def product(self, a: Any, b: Any, accumulate: str) -> None:
-        place = self.place()
-        for i in self.instruments:
-            i.product(place, a, b, accumulate)
-
-    def reduced(self, x: Any, axis: Any, how: str, accumulate: str) -> None:
-        place = self.place()
-        for i in self.instruments:
-            i.reduced(place, x, axis, how, accumulate)
-
-    def added(self, part: Any, times: Any, accumulate: str) -> None:
-        place = self.place()
-        for i in self.instruments:
-            i.added(place, part, times, accumulate)
+    rounded, product, reduced, added = map(_passed_on, ("rounded", "product", "reduced", "added"))
 
     def written(self, parameter: Any, value: Any) -> None:
         place = self.place()
@@ -211,22 +211,17 @@ class Listener(Observer):
 
     # ---- iterations
 
-    @property
-    def iterations(self) -> int:
-        """How many there were in which an optimizer stepped."""
-        return self._begun + bool(self._stepped)
-
-    @property
-    def scale(self) -> float:
-        return 1.0 if here.backward is None else float(here.backward.scale)
+    # in which an optimizer stepped
+    iterations = property(lambda self: self._begun + bool(self._stepped))
+    scale = property(lambda self: 1.0 if here.backward is None else float(here.backward.scale))
 
     def name_of(self, parameter: Any) -> str:
-        """The name of a parameter: its model's name and its path in the model, as far as they are known."""
+        """A parameter's name: its model's name and its path in the model, as far as they are known."""
         return self.names.get(id(parameter)) or getattr(parameter, "name", None) or f"parameter {parameter.shape}"
 
     def _begin(self, parameters: set[Parameter]) -> None:
-        """A backward pass that reaches these parameters begins. Parameters that an earlier one has reached, but no
-        optimizer has stepped, belong to no optimizer and do not count.
+        """A backward pass that reaches these parameters begins. Those that an earlier one has reached, but no optimizer
+        has stepped, do not count.
         """
         self._enter({p for p in parameters if p in self._ever_stepped or p not in self._reached})
         self._reached |= parameters
@@ -235,11 +230,8 @@ class Listener(Observer):
         """These parameters are used now: in the present iteration, or else in the next one, which begins."""
         if parameters:
             if parameters <= self._stepped:
-                self._next()
+                self._begun, self._stepped = self.iterations, set()
             self.iteration = self._begun
-
-    def _next(self) -> None:
-        self._begun, self._stepped = self.iterations, set()
 
     # ---- where it belongs
 
@@ -261,19 +253,19 @@ class Listener(Observer):
     def place_of(self, op: Op, where: str, frame: FrameType | None) -> Place:
         """The place of an op that runs. Its site is found once, in forward, from this frame outwards."""
         if op not in self._sites:
-            self._sites[op] = _BEFORE if op.phase == "backward" else self._site(frame)
+            self._sites[op] = ("", "before the audit") if op.phase == "backward" else self._site(frame)
         kind = op.gradient or op.kind if op.phase == "backward" else op.kind
         module, called_at = self._sites[op]
         return Place(module, op.name, op.phase, kind, where, called_at)
 
-    def _site(self, frame: FrameType | None) -> Site:
+    def _site(self, frame: FrameType | None) -> tuple[str, str]:
         called_at, (chain, outer) = caller(frame), modules(frame)
         if not chain:
-            return Site("", called_at)
+            return "", called_at
         inner, root = chain[0], chain[-1]
         if id(inner) not in self.names:
             self._name(root, outer)
-        return Site(self.names.get(id(inner)) or type(inner).__name__, called_at)
+        return self.names.get(id(inner)) or type(inner).__name__, called_at
 
     def _name(self, root: Module, frame: FrameType | None) -> None:
         """Name a model that is called for the first time, and its modules, after its caller's variable for it."""
@@ -282,7 +274,7 @@ class Listener(Observer):
         for path, part in (*root.named_modules(), *root.named_parameters()):
             self.names.setdefault(id(part), f"{name}.{path}" if path else name)
         if any(True for _ in root.parameters()):  # a loss has none
-            self._next()
+            self._begun, self._stepped = self.iterations, set()
 
 
 class _Steps(Observer):
@@ -300,25 +292,6 @@ class _Steps(Observer):
         self.listener.hear(self.count % self.every < len(self.optimizers))
 
 
-_BEFORE = Site("", "before the audit")
-
-
-def _line_of(cls: type[Op]) -> str:
-    """File and line in tinymp at which an op's forward begins."""
-    code = cls.forward.__code__
-    return f"{code.co_filename.removeprefix(PACKAGE)}:{code.co_firstlineno}"
-
-
 def begins_backward(op: Op) -> bool:
     """Whether the backward pass under way, if one is, begins with this op."""
     return here.backward is not None and here.backward.root.grad_fn is op
-
-
-def _loss(root: Tensor, op: Op) -> tuple[float, float] | None:
-    scale = 1.0 if op.loss_scale is None else float(op.loss_scale)
-    return (float(root.array.reshape(-1)[0]) / scale, scale) if root.array.size == 1 else None
-
-
-def _parameters_behind(root: Op) -> set[Parameter]:
-    """The parameters that a backward pass from this op reaches."""
-    return {leaf for leaf, _ in uses(root).values() if isinstance(leaf, Parameter)}

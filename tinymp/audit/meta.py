@@ -1,12 +1,11 @@
-"""The backend of arrays without memory: they have a shape, a dtype and strides, and no values of their own (all read as
-0). Code that runs on them computes only shapes, in the time that Python takes, for a model of any size:
+"""The backend of arrays without memory: they have a shape, a dtype and strides, and all values read as 0. Code that
+runs on them computes only shapes, in the time that Python takes, for a model of any size:
 
     with mp.device("meta"):
         model = models.GPT()  # 124 million parameters
 
-This is how the audit predicts bytes and lists matrix products (tinymp.audit.predict). All arrays share one mapping of
-pages that cannot be written and are never touched; views and copies are made as by NumPy, so that an array's owner
-tells which arrays would share memory. Results whose size depends on values are as large as they can be.
+All arrays share one mapping of pages that cannot be written and are never touched; views and copies are made as by
+NumPy. Results whose size depends on values are as large as they can be.
 """
 
 from __future__ import annotations
@@ -82,7 +81,6 @@ class MetaArray(np.ndarray):
         pass
 
     def reshape(self, *shape: Any, order: Any = "C", copy: bool | None = None) -> Any:
-        """A view where NumPy could make one."""
         wanted = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         if -1 in wanted:
             rest = math.prod(n for n in wanted if n != -1)
@@ -124,7 +122,6 @@ def empty(shape: Any, dtype: Any = float, order: Any = "C") -> Array:
 
 
 def empty_like(x: Array, dtype: Any = None, shape: Any = None, **_: Any) -> Array:
-    """One with the shape, dtype and order of axes of x."""
     dtype = x.dtype if dtype is None else dtype
     if shape is not None and tuple(np.atleast_1d(shape)) != x.shape:
         return empty(shape, dtype)
@@ -155,7 +152,6 @@ def _elementwise(dtype: Any, *operands: Any) -> Array:
 
 
 def _order_of(x: Array) -> list[int]:
-    """Its axes as they lie in memory, the innermost last."""
     return sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
 
 
@@ -167,11 +163,9 @@ def _small(part: Any) -> Any:
 
 
 def _called(ufunc: Any, inputs: tuple, dtype: Any) -> Any:
-    arrays = [x for x in inputs if hasattr(x, "dtype")]
-    kinds = [x.dtype if hasattr(x, "dtype") else _BOOL if isinstance(x, bool) else type(x) for x in inputs]
-    kinds = [dtype] * len(kinds) if dtype is not None else kinds
+    kinds = [dtype or getattr(x, "dtype", _BOOL if isinstance(x, bool) else type(x)) for x in inputs]
     dtypes = ufunc.resolve_dtypes((*kinds, *[None] * ufunc.nout))[ufunc.nin :]
-    made = [_elementwise(d, *arrays) for d in dtypes]
+    made = [_elementwise(d, *[x for x in inputs if hasattr(x, "dtype")]) for d in dtypes]
     return made[0] if ufunc.nout == 1 else tuple(made)
 
 
@@ -278,7 +272,7 @@ class _Grid:
 
 
 class _XP:
-    """NumPy for arrays without memory: what makes new arrays is above, and the rest, ufuncs and views, NumPy's own."""
+    """NumPy for arrays without memory: what makes new arrays is above; the rest is NumPy's own."""
 
     ogrid = _Grid()
     lib = SimpleNamespace(stride_tricks=SimpleNamespace(as_strided=_strided))
@@ -288,7 +282,7 @@ class _XP:
 
 
 class _Generator:
-    """Draws shapes: what initialisers ask of numpy.random.Generator."""
+    """What initialisers ask of numpy.random.Generator."""
 
     def uniform(self, low: float, high: float, size: Any = None) -> Array:
         return empty(size, _F64)
@@ -309,11 +303,9 @@ class Meta(Device):
         return asarray(x)
 
     def every(self, mask: Array) -> bool:
-        """As if all did: no element is wrong."""
         return True
 
     def cast(self, x: Array, dtype: Any) -> Array:
-        """x in another dtype."""
         return empty_like(x, dtype)
 
     def cast_stochastic(self, x: Array) -> Array:
@@ -321,12 +313,10 @@ class Meta(Device):
         return _elementwise(_F16, x, empty(x.shape))
 
     def gemm(self, a: Array, b: Array, bias: Any = None, tf32: bool = False, rounded: bool = False) -> Array:
-        """a @ b in accumulators."""
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         return empty((*batch, a.shape[-2], b.shape[-1]), _F64 if a.dtype == _F64 else _F32)
 
     def reduce(self, x: Array, axis: Any, how: str) -> Array:
-        """As Device.reduce, with reduced axes of length 1."""
         x = self.cast(x, _F32) if x.dtype in HALVES else x  # rounds: never, arrays without memory
         if how == "cumsum":
             return empty_like(x)
@@ -335,27 +325,21 @@ class Meta(Device):
         return y / 1 if how == "mean" else y
 
     def isfinite(self, x: Array) -> bool:
-        """0 is finite."""
         return True
 
     def select(self, mask: Array, x: Array) -> Array:
-        """x where mask holds."""
         return _elementwise(x.dtype, x, mask)
 
     def where(self, mask: Array, x: Array, y: Array) -> Array:
-        """x or y."""
         return _elementwise(x.dtype, x, y, mask)
 
     def concatenate(self, arrays: Sequence[Array], axis: int) -> Array:
-        """The arrays one after another along axis."""
         return self.xp.concatenate(arrays, axis)
 
     def uniform(self, shape: tuple[int, ...]) -> Array:
-        """Numbers of the generator."""
         return empty(shape, _F32)
 
     def scatter_add_rows(self, n_rows: int, index: Array, rows: Array) -> Array:
-        """(n_rows, ...) of rows (n, ...)."""
         return empty((n_rows, *rows.shape[1:]), rows.dtype)
 
     def copy_all(self, sources: Sequence[Array], targets: Sequence[Array], wanted: Any = True) -> None:

@@ -17,7 +17,6 @@ def real(value: Any) -> float:
 
 
 def raw(value: Any) -> str:
-    """For sorting."""
     return f"{real(value):.6g}" if abs(real(value)) >= 1e15 or real(value) % 1 else f"{real(value):.0f}"
 
 

@@ -17,8 +17,8 @@ COLUMNS = 4
 
 
 def pictures(audit: Any) -> dict[str, Any]:
-    """Of an Audit: {"histograms": [(role, picture), ...], "lost", "scale", "bytes": picture, or None where there is
-    nothing to draw}, as addresses of images. ModuleNotFoundError says how to install matplotlib.
+    """Of an Audit: {"histograms": [(role, picture), ...], "lost", "scale", "bytes": picture or None}, as addresses of
+    images. ModuleNotFoundError says how to install matplotlib.
     """
     try:
         import matplotlib.figure
@@ -74,7 +74,6 @@ def _lost(new: Any, exponents: Any) -> str | None:
 
 
 def _over_time(new: Any, scales: Any) -> str | None:
-    """The losses, and below them the loss scale, by iteration."""
     losses = {name: {i: v for i, v in kept.items() if math.isfinite(v)} for name, kept in scales.losses.items()}
     shown = [bool(any(losses.values())), bool(scales.history)]
     if not any(shown):

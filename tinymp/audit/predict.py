@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from typing import Any
 from weakref import WeakSet
 
@@ -49,45 +49,35 @@ def predict(
         words = np.broadcast_to(0, (2, 1024))
         print(predict(model, words, optimizer="adam"))
 
-    inputs       shapes of floating tensors, or examples: arrays and Tensors, of which only shape and dtype are read
+    inputs       shapes of floating tensors, or examples, of which only shape and dtype are read
     optimizer    "sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop"; or a class or function of parameters
     loss         loss(model, *inputs), a Tensor or several; by default all that model(*inputs) returns
-    instruments  others to listen to the step under `policy` (Products: which products could run on Tensor Cores). All
-                 values are 0 there: what an instrument says of them means nothing, and Exponents raises ValueError
+    instruments  others to listen to the step under `policy`. All values are 0 there: Products tells sizes, Exponents
+                 raises
 
     Sparse gradients are predicted as if no index came twice. TypeError or ValueError for other inputs and optimizers.
     """
     mixed, fp32 = ByteLedger(), ByteLedger()
-    for rule, own, others in ((policy, mixed, instruments), (FP32, fp32, ())):
-        listening = [own, *others]
-        rehearse(model, *inputs, policy=rule, optimizer=optimizer, loss=loss, instruments=listening)
+    _rehearse(model, inputs, policy, optimizer, loss, [mixed, *instruments])
+    _rehearse(model, inputs, FP32, optimizer, loss, [fp32])
     return ByteLedger(mixed.measured, fp32.measured)
 
 
-@contextmanager
-def another_iteration() -> Iterator[None]:
-    """Within the block, batch norms move their statistics in an iteration that is not part of the training."""
-    aside = statistics.iteration.open
-    try:
-        statistics.iteration.open = WeakSet()
-        yield
-    finally:
-        statistics.iteration.open = aside
-
-
-def rehearse(
-    model: Module,
-    *inputs: Any,
-    policy: Policy,
-    optimizer: Any,
-    loss: Callable | None,
-    instruments: list[Instrument],
-) -> None:
+def _rehearse(model: Module, inputs: tuple, policy: Policy, optimizer: Any, loss: Any, instruments: list) -> None:
     """One training step on arrays without memory, for these instruments; see `predict`."""
-    with backend.device("meta"), another_iteration(), unobserved(), use(policy):
+    aside = statistics.iteration.open
+    with ExitStack() as stack, backend.device("meta"), unobserved(), use(policy):
+        stack.callback(setattr, statistics.iteration, "open", aside)
+        statistics.iteration.open = WeakSet()  # in which batch norms move their statistics: no part of the training
         model = policy.cast(copy.deepcopy(model, _weightless(model)))
         arguments = [policy.cast(_input(x)) for x in inputs]
-        rule = _optimizer(optimizer, model)
+        parameters = list(model.parameters())
+        if not isinstance(optimizer, str):
+            rule = function("predict", "optimizer", optimizer)(parameters)
+        elif optimizer in OPTIMIZERS:
+            rule = OPTIMIZERS[optimizer](parameters)
+        else:
+            raise ValueError(f"predict: expected `optimizer` to be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}")
         if loss is not None:
             function("predict", "loss", loss)
         with Listener(instruments):
@@ -117,8 +107,7 @@ def _weightless(model: Module) -> dict[int, Any]:
 
 
 def _input(x: Any) -> Any:
-    if isinstance(x, Tensor):
-        x = x.array
+    x = x.array if isinstance(x, Tensor) else x
     if isinstance(x, tuple) and all(hasattr(n, "__index__") for n in x):
         return ops.zeros(x)
     if hasattr(x, "dtype") and hasattr(x, "shape"):
@@ -132,12 +121,3 @@ def _tensors(x: Any) -> Iterator[Tensor]:
     elif isinstance(x, (tuple, list, dict)):
         for part in x.values() if isinstance(x, dict) else x:
             yield from _tensors(part)
-
-
-def _optimizer(optimizer: Any, model: Module) -> Optimizer:
-    """The optimizer that is meant, for this model."""
-    if isinstance(optimizer, str):
-        if optimizer not in OPTIMIZERS:
-            raise ValueError(f"predict: expected `optimizer` to be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}")
-        return OPTIMIZERS[optimizer](list(model.parameters()))
-    return function("predict", "optimizer", optimizer)(list(model.parameters()))

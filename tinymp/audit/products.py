@@ -1,9 +1,8 @@
 """Matrix products: the size of each, and which of them Tensor Cores take (NVG section 2.2).
 
-The dimensions of the operands should be multiples of 8: m, n and k, that is a layer's inputs and outputs (features,
-hidden units, classes, words of a vocabulary) and the rows of a batch. Of a convolution these are the "input and output
-feature map sizes": its channels, whatever the batch and the images. `eligible` is this rule, for FP16 and BF16. Later
-versions of cuBLAS use Tensor Cores for other sizes, too, at a lower efficiency.
+Dimensions should be multiples of 8: m, n and k, that is a layer's inputs and outputs and the rows of a batch; of a
+convolution its channels, whatever the batch and the images. Later versions of cuBLAS use Tensor Cores for other sizes,
+too, at a lower efficiency.
 """
 
 from __future__ import annotations
@@ -17,29 +16,21 @@ from ..dtypes import FLOATING, HALF
 from ..gradients import values_of
 from ..ops.conv import Conv2d, ConvTranspose2d
 from ..precision import current_policy
-from .listener import Instrument, Place
+from .listener import At, Instrument, Place
 from .sampling import BLUE, RED, table
 
 MULTIPLE = 8  # FP16 dimensions should be multiples of it (NVG section 2.2)
 
 
 @dataclass
-class Product:
-    """Products of one size at one place of their call: `batch` times (m, k) @ (k, n), `calls` times.
-
-    A convolution counts as the one product that it is, whatever blocks compute it: per group, channels and positions.
-    FP16 operands that were widened on the way (`dtype` is that of storage) count as FP16.
+class Product(At):
+    """Products of one size at one place of their call: `batch` times (m, k) @ (k, n), `calls` times. A convolution is
+    one, per group, whatever blocks compute it. dtype: that of storage.
 
     axes     what the dimensions are, where that is known: "inputs", "outputs" of the weight, "rows" of the batch
-    policy   the name of the policy in use
     lengths  what should be a multiple of 8: m, n and k; of a convolution only the channels in them
     """
 
-    module: str
-    op: str
-    phase: str
-    caller: str
-    where: str
     batch: int
     m: int
     n: int
@@ -53,7 +44,6 @@ class Product:
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of all calls."""
         return 2 * self.batch * self.m * self.n * self.k * self.calls
 
     @property
@@ -79,7 +69,6 @@ class Product:
 
     @property
     def padding_cost(self) -> float:
-        """How many more operations that takes, as a share of `flops`."""
         return prod(self.padded) / (self.m * self.n * self.k) - 1 if self.flops else 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -111,14 +100,14 @@ class Products(Instrument):
         if isinstance(op, (Conv2d, ConvTranspose2d)):
             for parts in _convolutions(place.phase, op):
                 m, n, k = map(prod, parts.values())
-                row = Product(*_site(place), place.where, op.geometry.groups, m, n, k)
+                row = Product.place(place, op.geometry.groups, m, n, k)
                 row.axes = dict(zip("mnk", parts))
                 row.lengths = {name: parts[of][0] for name, of in row.axes.items() if of != "rows"}
                 self._add(row, dtypes[0], seen[0][-1])
             return
         matrices = _matrices(place.phase, op, inputs)
         for at, batch, m, n, k, accumulate in seen:
-            row = Product(*_site(place), at.where, batch, m, n, k)
+            row = Product.place(place._replace(where=at.where), batch, m, n, k)
             row.lengths = {"m": m, "n": n, "k": k}
             row.axes = _axes(row.lengths, matrices)
             self._add(row, dtypes[0], accumulate)
@@ -126,7 +115,7 @@ class Products(Instrument):
     def _add(self, row: Product, dtype: str, accumulate: str) -> None:
         row.dtype, row.accumulate, row.policy = dtype, accumulate, current_policy().name
         size = row.batch, row.m, row.n, row.k
-        key = *_site(row), row.where, *size, row.dtype, row.accumulate, row.policy, *row.axes.values()
+        key = *row.site().values(), *size, row.dtype, row.accumulate, row.policy, *row.axes.values()
         self._rows.setdefault(key, row).calls += 1
 
     # ---- what was found
@@ -181,14 +170,9 @@ class Products(Instrument):
         axes.set(xlabel="share of all operations, %; orange: a length is no multiple of 8", title=self._summary())
 
 
-def _site(x: Any) -> tuple[str, str, str, str]:
-    return x.module, x.op, x.phase, x.caller
-
-
 def _convolutions(phase: str, op: Conv2d | ConvTranspose2d) -> list[dict[str, tuple[int, ...]]]:
-    """The products of a convolution, as in ops/conv.py: what m, n and k are, and the factors of each.
-
-    A row is a position of an image, of which the columns are what a kernel sees there.
+    """The products of a convolution, as in ops/conv.py: what m, n and k are, and the factors of each. A row is a
+    position of an image, of which the columns are what a kernel sees there.
     """
     x, w, *_ = op.saved
     transposed, g = isinstance(op, ConvTranspose2d), op.geometry
@@ -210,10 +194,7 @@ def _matrices(phase: str, op: Op, inputs: tuple) -> list[tuple[int, int]]:
 
 
 def _axes(lengths: dict[str, int], matrices: list[tuple[int, int]]) -> dict[str, str]:
-    """What m, n and k are in a product of rows with one of these matrices or in one of its gradients.
-
-    Of equal lengths it does not matter which is called what.
-    """
+    """What m, n and k are in a product of rows with one of these matrices or in one of its gradients."""
     for matrix in matrices:
         left, axes = dict(lengths), {}
         for length, of in zip(matrix, ("outputs", "inputs")):

@@ -1,7 +1,5 @@
-"""The report: one HTML file that holds everything an audit found and needs no network.
-
-This file decides what the page shows, and in which order; the page itself is report.html.jinja, its first sentences
-come from summary.py, its pictures from pictures.py.
+"""The report: one HTML file that needs no network. This file decides what the page (report.html.jinja) shows, and in
+which order.
 """
 
 from __future__ import annotations
@@ -38,12 +36,8 @@ MEASURED = {  # what not every audit measures, and what the page calls it when i
 def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
     """Write the report to an HTML file, in folders that are made where they are missing.
 
-    content: "title", "created", "policy", "environment" and "summary", then what each instrument's `as_dict` gave:
-        "ledger" (a list of `Row.as_dict()`), "histograms", "updates", "scale", "shadow", "formats", "accumulators",
-        "bytes", "products", "advice"; "pictures" as pictures.py makes them.
-        Any may be missing; of the summary, what is missing is counted in the ledger.
-
-    ModuleNotFoundError says how to install Jinja2.
+    content: "title", "created", "policy", "environment" and "summary", what each instrument's `as_dict` gave under its
+        name, and "pictures" (pictures.py). Any may be missing. ModuleNotFoundError says how to install Jinja2.
     """
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     writing.write(path, page(content))
@@ -68,7 +62,6 @@ def page(content: dict[str, Any]) -> str:
 
 
 def breakable(name: str | None) -> Any:
-    """A path that may be broken after its dots."""
     from markupsafe import Markup
 
     return Markup(".<wbr>").join((name or "–").split("."))
@@ -87,9 +80,8 @@ def _secured(html: str) -> str:
 
 
 def _view(content: dict[str, Any]) -> dict[str, Any]:
-    """What the template shows."""
     rows = [{k: "–" if v == "-" else v for k, v in row.items()} for row in content.get("ledger") or []]
-    ledger = sorted(enumerate(rows), key=lambda entry: _badness(entry[1]), reverse=True)
+    ledger = sorted(enumerate(rows), key=lambda entry: [entry[1].get(name, 0) for name in WORST], reverse=True)
     summary, scale = summarise(content), content.get("scale") or {}
     used = list(dict.fromkeys(row.get("policy") or "–" for row in rows))
     lossy = {row.get("policy") or "–" for row in rows if row.get("rounded")}
@@ -110,7 +102,11 @@ def _view(content: dict[str, Any]) -> dict[str, Any]:
         "rules": {kind.name: kind for kind in KINDS},
         "pictures": content.get("pictures") or {},
         "updates": sorted(content.get("updates") or [], key=lambda u: real(u.get("lost")), reverse=True),
-        "products": sorted(content.get("products") or [], key=_waste, reverse=True),
+        "products": sorted(
+            content.get("products") or [],
+            key=lambda p: (bool(p.get("misaligned")), real(p.get("flops"))),
+            reverse=True,
+        ),
         "scale": scale if any(scale.values()) else None,
         "constant": scales.pop() if len(scales) == 1 else None,
         "last": scale["history"][-1][1] if scale.get("history") else None,
@@ -122,9 +118,7 @@ def _view(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tree(rows: list[dict], baseline: set[str]) -> list[dict[str, Any]]:
-    """The modules below each other, in the order in which they first ran: what was rounded in each and in its parts,
-    and what of it was lost.
-    """
+    """The modules below each other, as they first ran: what was rounded in each and its parts, and what was lost."""
     nodes: dict[str, dict[str, Any]] = {}
     top: list[dict[str, Any]] = []
     for row in rows:
@@ -153,14 +147,6 @@ def snippet(where: str) -> list[tuple[int, str, bool]]:
     """The lines of tinymp around one: number, text, and whether it is the one."""
     at = where.rpartition(":")[2]
     return [(i, text, str(i) == at) for i, text in source(where, around=1)]
-
-
-def _badness(row: dict) -> tuple:
-    return tuple(row.get(name, 0) for name in WORST)
-
-
-def _waste(product: dict) -> tuple:
-    return bool(product.get("misaligned")), real(product.get("flops"))
 
 
 def _bytes(ledger: dict) -> list[dict[str, Any]]:

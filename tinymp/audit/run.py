@@ -70,9 +70,8 @@ class Run:
 
     source    folder, or folder:policy, as it was asked for
     header    the first line: what ran where
-    policies  what was in use, and `devices`, both filled in by `steps`
-    tensors   how many there were, likewise
-    ended     None until the end was read: then "" or the exception that ended the run. Missing if it was killed
+    policies, devices, tensors  those in use, and how many tensors there were, as far as `steps` has read
+    ended     None until the end was read: then "" or the exception that ended the run. None stays if it was killed
     """
 
     def __init__(self, source: str | os.PathLike[str]) -> None:
@@ -92,15 +91,12 @@ class Run:
             self.header = json.loads(first)
             found = self.header["tinymp trace"]
         except (ValueError, TypeError, KeyError):
-            raise ValueError(
-                f"diff: expected a trace in {str(self.path)!r}, which begins with {first[:30]!r}"
-            ) from None
+            begins = f"which begins with {first[:30]!r}"
+            raise ValueError(f"diff: expected a trace in {str(self.path)!r}, {begins}") from None
         if found != FORMAT:
-            wrote = self.header.get("environment", {}).get("tinymp", "unknown")
-            raise ValueError(
-                f"diff: {str(self.path)!r} has format {found!r}, of tinymp {wrote}, and this tinymp reads {FORMAT}: "
-                "trace both runs with the same tinymp"
-            )
+            wrote = f"of tinymp {self.header.get('environment', {}).get('tinymp', 'unknown')}"
+            what = f"format {found!r}, {wrote}, and this tinymp reads {FORMAT}: trace both runs with the same tinymp"
+            raise ValueError(f"diff: {str(self.path)!r} has {what}")
         self.policies: dict[str, None] = {}
         self.devices: dict[str, None] = {}
         self.tensors, self.ended = 0, None
@@ -143,9 +139,8 @@ class Run:
                     made = Line(*fields)
                     seed, rng = begun.get(iteration, (None, ""))
                 except (ValueError, TypeError, KeyError):
-                    raise ValueError(
-                        f"diff: line {n} of {str(self.path)!r} is no line of a trace: {text[:40]!r}"
-                    ) from None
+                    where = f"line {n} of {str(self.path)!r}"
+                    raise ValueError(f"diff: {where} is no line of a trace: {text[:40]!r}") from None
                 number += 1
                 self.policies[made.policy] = None
                 if not self.policy or self.policy.lower() == made.policy.partition("(")[0].lower():

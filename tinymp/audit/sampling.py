@@ -46,13 +46,11 @@ class ByTensor(Generic[T]):
         return value if array is not None and array() is x and seen == version else None
 
     def of(self, x: Variable) -> T | None:
-        """The value of a Tensor, or None."""
         of_scalar = self._scalars.get(x.grad_fn, {}) if x.grad_fn is not None else {}
         return of_scalar[x.output_nr] if x.output_nr in of_scalar else self.of_array(x.array, x.version)
 
 
 def _forget(arrays: dict, key: int, array: ref) -> None:
-    """An array has gone."""
     if key in arrays and arrays[key][0] is array:
         del arrays[key]
 
@@ -70,7 +68,6 @@ class Spaced:
         return iteration % self.distance == 0
 
     def thinned(self, kept: dict[int, Any]) -> dict[int, Any]:
-        """The part of {iteration: what was kept} that is still wanted."""
         return {i: value for i, value in kept.items() if i % self.distance == 0}
 
 
@@ -107,13 +104,12 @@ def version_of_result(y: Any, args: tuple) -> int:
 
 
 def width_of(rows: Sequence[tuple[str, ...]]) -> int:
-    """Of `table`, which parts columns by two spaces."""
     return sum(max(map(len, column)) + 2 for column in zip(*rows)) - 2
 
 
 def narrowed(rows: list[tuple[str, ...]], width: int, give: int = 0, middle: bool = False) -> list[tuple[str, ...]]:
-    """Rows whose `table` is no wider than that: the column `give` gives way, down to 8 characters, and its names lose
-    their beginning, or their middle.
+    """Rows whose `table` is no wider than that: the names in the column `give` lose their beginning, or their middle,
+    down to 8 characters.
     """
     room = max(width - width_of(rows) + max(len(row[give]) for row in rows), 8)
     head = room // 3 if middle else 0
@@ -127,9 +123,8 @@ def narrowed(rows: list[tuple[str, ...]], width: int, give: int = 0, middle: boo
 def table(
     rows: Sequence[tuple[str, ...]], left: Container[int] = (0,), most: int | None = 20, ruled: bool = True
 ) -> str:
-    """Rows of cells below each other, the first as their heads.
-
-    left: the columns aligned to the left; most: rows shown, None for all; ruled: with a line below the heads.
+    """Rows of cells below each other, the first as their heads. left: the columns aligned to the left; most: rows
+    shown, None for all; ruled: with a line below the heads.
     """
     shown = rows if most is None else rows[: most + 1]
     widths = [max(map(len, column)) for column in zip(*shown)]

@@ -1,8 +1,8 @@
 """The history of the loss scale, and why steps were skipped: found by running the backward pass again.
 
-A backward pass that left an infinity or NaN in the gradient of a weight is kept until the next iteration begins. If the
-optimizer skips the step, the pass is run again, with the same saved arrays: with the loss scale S as it was, to see
-where it overflows; at S = 1, to see whether it does so without scaling, too; and at the S that would have fitted.
+A pass that left an infinity or NaN in the gradient of a weight is kept until the next iteration. If the step is
+skipped, it runs again with the same saved arrays: with the loss scale S as it was, to see where it overflows; at S = 1,
+to see whether it does so without scaling, too; and at the S that would have fitted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import backend
 from ..autograd import Op
@@ -22,7 +22,7 @@ from ..optim.scaler import MIN_SCALE, SEE, LossScaler, NoLossScaler, ScaleLoss
 from ..parameter import Parameter
 from ..precision import current_policy
 from ..tensor import Tensor
-from .listener import Instrument, Place, begins_backward
+from .listener import PLACE, Instrument, Place, begins_backward
 from .replay import Pass, Replay, overflowed
 from .sampling import Spaced, nonfinite
 
@@ -52,8 +52,7 @@ class Cause:
     text: str = ""
 
 
-@dataclass
-class Event:
+class Event(NamedTuple):
     """An op of a forward pass whose results are not finite: `value` was rounded to infinity, or else `what` arose."""
 
     place: Place
@@ -85,9 +84,6 @@ class Scales(Instrument):
     skipped  the iterations without an update, of any optimizer
     causes   for each skipped step a `Cause`
     first    the first op of this iteration's forward passes whose results were not finite, as an `Event`, or None
-
-    A pass and its activations are kept only while it runs, or, if there is something to explain, until the next
-    iteration's forward pass.
     """
 
     def __init__(self) -> None:
@@ -103,15 +99,10 @@ class Scales(Instrument):
         self._spaced = Spaced(400)
         self._begin()
 
-    @property
-    def first(self) -> Event | None:
-        return self._first
-
     def _begin(self) -> None:
-        """Forget what belongs to one iteration."""
         self._passes: list[Pass] = []
         self._events: weakref.WeakKeyDictionary[Op, Event] = weakref.WeakKeyDictionary()
-        self._first: Event | None = None
+        self.first: Event | None = None
         self._input: Event | None = None
         self._seen = False  # a backward pass
 
@@ -126,17 +117,13 @@ class Scales(Instrument):
         if place.phase == "forward":
             self._forward(place, op, inputs, outputs)
         else:
-            if begins_backward(op) and self.listener.loss:
-                self._see_loss(f"{current_policy().name}, {place.caller}", self.listener.loss[0])
+            now, loss = self.listener.iteration, self.listener.loss
+            if begins_backward(op) and loss and self._spaced.wants(now):
+                kept = self._losses.setdefault(name := f"{current_policy().name}, {place.caller}", {})
+                kept[now] = loss[0]
+                if len(kept) > self._spaced.most // 2:
+                    self._losses[name] = self._spaced.thinned(kept)
             self._backward(op)
-
-    def _see_loss(self, name: str, loss: float) -> None:
-        now = self.listener.iteration
-        if self._spaced.wants(now):
-            kept = self._losses.setdefault(name, {})
-            kept[now] = loss
-            if len(kept) > self._spaced.most // 2:
-                self._losses[name] = self._spaced.thinned(kept)
 
     @property
     def losses(self) -> dict[str, dict[int, float]]:
@@ -162,16 +149,12 @@ class Scales(Instrument):
         else:
             arrays = [i for i, x in enumerate(inputs) if hasattr(x, "dtype") and nonfinite(x)]
             if arrays and self._input is None:
-                self._input = Event(place, None, "infinities or NaNs", self._argument(op, arrays[0], inputs))
+                x = inputs[arrays[0]]
+                own = f"parameter {self.listener.name_of(x)}" if isinstance(x, Parameter) else ""
+                self._input = Event(place, None, "infinities or NaNs", own or f"argument `{op.name_of(arrays[0])}`")
             return
         self._events[op] = event
-        self._first = self._first or event
-
-    def _argument(self, op: Op, i: int, inputs: tuple) -> str:
-        """What to call an argument of an op."""
-        if isinstance(inputs[i], Parameter):
-            return f"parameter {self.listener.name_of(inputs[i])}"
-        return f"argument `{op.name_of(i)}`"
+        self.first = self.first or event
 
     def _backward(self, op: Op) -> None:
         if self._current is None or self._current.run is not here.backward:
@@ -188,7 +171,6 @@ class Scales(Instrument):
             self._current.bad.add(id(leaf))
 
     def _end_pass(self) -> None:
-        """A backward pass is over: keep it if it went wrong."""
         if self._current is not None and (self._current.bad or self._current.bad_loss):
             self._passes.append(self._current)
         self._current = None
@@ -215,7 +197,6 @@ class Scales(Instrument):
     # ---- why
 
     def _explain(self, cause: Cause, wanted: set[int]) -> None:
-        """Fill in why a step of an optimizer of these parameters was skipped."""
         passes = [p for p in self._passes if p.bad & wanted or p.bad_loss]
         if not passes:
             if self._seen:
@@ -248,7 +229,9 @@ class Scales(Instrument):
             cause.value = one.value
             _tell(cause, "backward overflow", one.place, f"{_became(one.value)}, whatever the loss scale")
             return
-        best = power_below(min(scale * FP16_OVERFLOW / one.largest if one.largest else math.inf, p.scale))
+        limit = min(scale * FP16_OVERFLOW / one.largest if one.largest else math.inf, p.scale)
+        mantissa, exponent = math.frexp(limit)  # mantissa in [0.5, 1)
+        best = 2.0 ** (exponent - (1 if mantissa > 0.5 else 2))  # the largest power of two below it
         while best > scale and not at(best).finite:  # small gradients that are lost at S = 1 may add up here
             best /= 2
         while 2 * best < p.scale and at(2 * best).finite:
@@ -261,7 +244,7 @@ class Scales(Instrument):
     def _blame_forward(self, cause: Cause, p: Pass) -> None:
         """Name the first op in forward that made an infinity or NaN, if possible one that the loss depends on."""
         behind = sorted([op for op in p.ops if op in self._events], key=lambda op: op.sequence)
-        event = self._events[behind[0]] if behind else self._first or self._input
+        event = self._events[behind[0]] if behind else self.first or self._input
         if event is None:
             _tell(cause, "unknown", None, "the loss is not finite, but no op was seen that made it so")
         elif event.value is not None:
@@ -285,7 +268,7 @@ class Scales(Instrument):
         return sorted({cause.iteration for cause in self.causes})
 
     def as_dict(self) -> dict[str, Any]:
-        """History, skipped iterations and causes."""
+        """History, losses, skipped iterations and causes."""
         return {
             "history": [list(point) for point in self.history],
             "losses": {name: [list(point) for point in kept.items()] for name, kept in self.losses.items()},
@@ -330,17 +313,10 @@ def _number(x: float) -> str:
 
 
 def _tell(cause: Cause, what: str, place: Place | None, why: str) -> None:
-    """Write down a cause, and where it is."""
     cause.cause, at = what, ""
     if place is not None:
-        for name in ("module", "op", "phase", "where", "caller"):
+        for name in PLACE:
             setattr(cause, name, getattr(place, name))
         spot = ", ".join([part for part in (place.module, place.caller, place.where) if part])
         at = f" in {'the backward of ' if place.phase == 'backward' else ''}{place.op} ({spot})"
     cause.text = f"{what}{at}: {why}"
-
-
-def power_below(limit: float) -> float:
-    """The largest power of two below a limit."""
-    mantissa, exponent = math.frexp(limit)  # mantissa in [0.5, 1)
-    return 2.0 ** (exponent - (1 if mantissa > 0.5 else 2))

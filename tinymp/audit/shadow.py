@@ -1,15 +1,11 @@
-"""Shadow runs: every op of an FP16 run again in FP32, on the values it read and along an FP32 copy of the run.
-
-The first says what the op itself loses, the second what has accumulated by then. Both are given in ulps of FP16, the
-spacing of its numbers at the exact value (2^-24 below 2^-14): one rounding to nearest costs at most 0.5. Results that
-stay in FP32, as losses do, are measured in the same unit, so that all rows can be compared.
+"""Shadow runs: every op of an FP16 run again in FP32, on the values it read and along an FP32 copy of the run: what the
+op itself loses, and what has accumulated by then. Both in ulps of FP16, the spacing of its numbers at the exact value
+(2^-24 below 2^-14), also where results stay in FP32: one rounding to nearest costs at most 0.5.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
@@ -27,17 +23,15 @@ from ..ops.norm import Running
 from ..parameter import Parameter
 from ..precision import FP32, reduce, to_dtype, use, widen
 from ..tensor import Tensor
-from .listener import Instrument, Place
+from .listener import At, Instrument, Place
 from .sampling import ByTensor, table, version_of_result
 
 
 @dataclass
 class Errors:
-    """Errors of `elements` finite elements, in ulps of FP16.
-
-    mean, max   of those that an ulp measures
-    zeros       how many others are exactly 0 in FP32 and 2^-24 or more in the run, as where a ReLU is off in one and on
-                in the other: no ulp measures that, and they would outweigh all the rest
+    """Errors of `elements` finite elements, in ulps of FP16: mean and max of those that an ulp measures. `zeros`: how
+    many others are exactly 0 in FP32 and 2^-24 or more in the run, as where a ReLU is off in one and on in the other:
+    no ulp measures that, and they would outweigh all the rest.
     """
 
     elements: int = 0
@@ -50,7 +44,6 @@ class Errors:
         return self.total / max(self.elements - self.zeros, 1)
 
     def add(self, other: Errors) -> None:
-        """Add the errors of further elements."""
         self.elements += other.elements
         self.total += other.total
         self.max = max(self.max, other.max)
@@ -62,28 +55,21 @@ BLOCK = 1 << 17  # elements: on a CPU a few FP32 copies of as many stay in the c
 
 
 @dataclass
-class ShadowRow:
+class ShadowRow(At):
     """What one op at one place of its call, in one phase, is off from FP32.
 
-    module, op, phase, caller, where    see `Place`
-    calls, elements                     how often it ran, and how many elements were finite in the run and both shadows
-    nonfinite                           how many were not: left out
-    local                               `Errors` against the same op in FP32 on the same inputs
-    inherited                           `Errors` against the FP32 copy of the run: this op and all before it
+    calls, elements   how often it ran, and how many elements were finite in the run and both shadows
+    nonfinite         how many were not: left out
+    local             `Errors` against the same op in FP32 on the same inputs
+    inherited         `Errors` against the FP32 copy of the run: this op and all before it
     """
 
-    module: str
-    op: str
-    phase: str
-    caller: str
-    where: str
     calls: int = 0
     nonfinite: int = 0
     local: Errors = field(default_factory=Errors)
     inherited: Errors = field(default_factory=Errors)
 
     def add(self, y: Array, local: Array, along: Array) -> None:
-        """Compare a result with its two shadows."""
         near, far = difference(y, local, along)
         self.nonfinite += y.size - near.elements
         self.local.add(near)
@@ -98,16 +84,12 @@ class ShadowRow:
         row = {name: getattr(self, name) for name in (*vars(self), "elements") if name not in ("local", "inherited")}
         return row | {name: attrgetter(name.replace("_", "."))(self) for name in ERRORS}
 
-    def __str__(self) -> str:
-        return f"{self.module} {self.op} {self.phase}".strip()
-
 
 ULP = 2.0**-10  # of FP16, from 2^e to 2^(e + 1), in units of 2^e
 
 
 def difference(y: Array, *exact: Array) -> tuple[Errors, ...]:
-    """How far y is from each of some exact results of its shape (FP32, or FP64), in ulps of FP16 at the exact value.
-
+    """How far y is from each of some exact results of its shape (FP32 or FP64), in ulps of FP16 at the exact value.
     Elements that are infinite or NaN in any of them are left out everywhere.
     """
     device = backend.of(exact[0])
@@ -150,12 +132,10 @@ class Shadow(Instrument):
     """Runs each op that has to do with FP16 again in FP32, twice: with the inputs that it had (the local error), and
     with the results of the copy of the run in FP32 (the inherited error). Backward likewise.
 
-    The copy starts from the masters of the parameters and from the run's own data, and goes on through state that is
-    passed on from step to step; the masters stay those of the run. It takes the run's integers and masks, so that both
-    compute the same. A backward reads what its own forward in FP32 saved: where an op saves its rounded output, as
-    softmax does, that rounding is part of its backward's local error. The run itself stays as it is, bit for bit.
-
-    It takes twice the time and the memory of an FP32 run, so it is there on request: `mp.audit(Shadow())`.
+    The copy starts from the parameters' masters and the run's own data; it takes the run's integers and masks. A
+    backward reads what its own forward in FP32 saved: where an op saves its rounded output, as softmax does, that
+    rounding is part of its backward's local error. The run stays as it is, bit for bit. It takes twice the time and
+    memory of an FP32 run.
     """
 
     def __init__(self) -> None:
@@ -166,17 +146,13 @@ class Shadow(Instrument):
         self._nonfinite: ShadowRow | None = None  # the first with an infinity or NaN
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
-        with _aside():
-            if place.phase == "forward":
-                self._forward(place, op, inputs, outputs)
-            else:
-                self._backward(place, op, inputs, outputs)
+        with unobserved(), fork_rng(), use(FP32), np.errstate(all="ignore"):  # it leaves no trace
+            (self._forward if place.phase == "forward" else self._backward)(place, op, inputs, outputs)
 
     # ---- what it found
 
     @property
     def rows(self) -> list[ShadowRow]:
-        """All rows, in the order in which their ops first ran."""
         return list(self._rows.values())
 
     def worst(self, n: int | None = 10) -> list[ShadowRow]:
@@ -216,12 +192,12 @@ class Shadow(Instrument):
             return
         arrays = [x.array if isinstance(x, Tensor) else x for x in inputs]
         along = [self._shadow_of(x) if isinstance(x, Tensor) else x for x in inputs]
-        if not any(map(_is_half, (*arrays, *outputs))) and all(a is x for a, x in zip(along, arrays)):
+        halves = any(getattr(x, "dtype", None) in HALVES for x in (*arrays, *outputs))
+        if not halves and all(a is x for a, x in zip(along, arrays)):
             return  # FP32, and so was everything before it
         first, near = _again(op, [widen(x) for x in arrays])
         second, far = _again(op, along)
         row = self._row(place)
-        row.calls += 1
         for i, (y, a, b) in enumerate(zip(outputs, near, far)):
             if hasattr(y, "dtype") and y.dtype in FLOATING:
                 self._compare(row, y, a, b)
@@ -239,7 +215,6 @@ class Shadow(Instrument):
         near = first.backward(*wide)
         far = second.backward(*[shadows.get(i, dy) for i, dy in enumerate(wide)])
         row = self._row(place)
-        row.calls += 1
         for edge, dx, a, b in zip(op.edges, dxs, _tuple(near), _tuple(far)):
             if edge is None or dx is None:
                 continue
@@ -250,7 +225,6 @@ class Shadow(Instrument):
                 sums[i] = sums[i] + b if i in sums else b
 
     def _shadow_of(self, x: Tensor) -> Array:
-        """x in the FP32 copy of the run."""
         if isinstance(x, Parameter):
             return widen(x.master)
         kept = self._kept.of(x)
@@ -262,8 +236,9 @@ class Shadow(Instrument):
             self._nonfinite = row
 
     def _row(self, place: Place) -> ShadowRow:
-        key = place.module, place.op, place.phase, place.caller
-        return self._rows.setdefault(key, ShadowRow(*key, place.where))
+        row = self._rows.setdefault((place.module, place.op, place.phase, place.caller), ShadowRow.place(place))
+        row.calls += 1
+        return row
 
 
 def _again(op: Op, inputs: list) -> tuple[Op, tuple]:
@@ -299,17 +274,6 @@ class _SameMask:
 
     def uniform(self, shape: tuple[int, ...]) -> Array:
         return self.device.xp.where(self.kept, 1, -1)
-
-
-@contextmanager
-def _aside() -> Iterator[None]:
-    """Code within the block leaves no trace: nobody observes it, and random numbers go on as if it had not run."""
-    with unobserved(), fork_rng(), use(FP32), np.errstate(all="ignore"):
-        yield
-
-
-def _is_half(x: Any) -> bool:
-    return getattr(x, "dtype", None) in HALVES
 
 
 def _wide(dtype: np.dtype) -> np.dtype:

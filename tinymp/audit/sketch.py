@@ -1,12 +1,9 @@
 """A mark of an array: 300 bytes from which two arrays of two runs can be told apart, and how far apart they are.
 
 The digest says whether they are the same, bit for bit. The sketch is a linear map to 31 numbers (a count sketch:
-Charikar, Chen and Farach-Colton, 2002): element i is added to number i mod 31 with a sign that is random, and the same
-everywhere. The sketches of a and b differ by the sketch of a - b, whose norm is that of a - b within 13 % (one standard
-deviation: its square has the right mean and a relative variance of 2/31), and exactly so where one element differs, or
-arrays have at most 31. Every element is in it, where a sample would miss what it does not hold.
-
-31 is prime: the axes of arrays, which are no multiples of it, spread over all numbers.
+Charikar, Chen and Farach-Colton, 2002): element i is added to number i mod 31 with a random sign, the same everywhere.
+The sketches of a and b differ by that of a - b, whose norm is that of a - b within 13 % (one standard deviation), and
+exactly so where one element differs, or arrays have at most 31. 31 is prime: axes spread over all numbers.
 """
 
 from __future__ import annotations
@@ -26,13 +23,9 @@ ROWS = 2048  # of WIDTH elements in FP64: blocks of 0.5 MB stay in the cache
 
 
 class Mark(NamedTuple):
-    """What is kept of an array.
-
-    digest     of its bytes, in the order of its axes
-    nonfinite  how many elements are infinite or NaN; the others are those of the rest
-    largest    the largest magnitude
-    norm       the root of the sum of squares
-    sketch     min(WIDTH, size) numbers in FP64; see above
+    """What is kept of an array: a digest of its bytes in the order of its axes; how many elements are infinite or NaN;
+    of the others the largest magnitude, the root of the sum of squares, and the sketch, min(WIDTH, size) numbers in
+    FP64.
     """
 
     digest: str

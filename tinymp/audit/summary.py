@@ -1,7 +1,5 @@
-"""The first things to know about an audit, in sentences with a number each.
-
-A sentence states what an instrument found and judges nothing: its level is that of the advice (advice.py) of the rules
-that it names.
+"""The first things to know about an audit, in sentences with a number each. A sentence states what was found and judges
+nothing: its level is that of the advice (advice.py) of the rules that it names.
 """
 
 from __future__ import annotations
@@ -30,13 +28,8 @@ NEGLIGIBLE = 1e-4  # shares up to this are not mentioned
 LOOK_FROM = 10  # the importance of advice from which on it is worth a look
 
 
-class _Statement(NamedTuple):
-    """A sentence, the section behind it, how it reads where no rule objects, and the rules that might."""
-
-    text: str
-    section: str
-    otherwise: int
-    rules: tuple[str, ...] = ()
+# A sentence, the section behind it, its level where no rule objects, and the rules that might
+_Statement = tuple[str, str, int] | tuple[str, str, int, tuple[str, ...]]
 
 
 def findings(content: dict[str, Any]) -> list[Finding]:
@@ -46,8 +39,8 @@ def findings(content: dict[str, Any]) -> list[Finding]:
         rule = advice.get("rule", "")
         worst[rule] = max(worst[rule], advice.get("importance", 0))
     found = []
-    for text, section, otherwise, rules in _statements(content):
-        importance = max((worst[rule] for rule in rules), default=0)
+    for text, section, otherwise, *rules in _statements(content):
+        importance = max((worst[rule] for some in rules for rule in some), default=0)
         level = PROBLEM if importance >= SPOILS else LOOK if importance >= LOOK_FROM else otherwise
         found.append(Finding(level, text, section))
     return sorted(found, key=lambda f: f.level)
@@ -71,7 +64,7 @@ def summarise(content: dict[str, Any]) -> dict[str, Any]:
 def _statements(content: dict[str, Any]) -> Iterator[_Statement]:
     summary = summarise(content)
     if part := summary.get("part"):
-        yield _Statement(f"Only {part} was looked at; all counts are of that part.", "ledger", NOTE)
+        yield f"Only {part} was looked at; all counts are of that part.", "ledger", NOTE
     yield from _about_steps(content.get("scale") or {}, summary)
     yield from _about_roundings(content.get("ledger") or [], summary)
     yield from _about_updates(content.get("updates") or [])
@@ -86,21 +79,20 @@ def _about_steps(scale: dict, summary: dict) -> Iterable[_Statement]:
     if not steps or skipped is None:
         return
     if not skipped:
-        yield _Statement(f"None of {many(steps, 'step')} was skipped.", "scale", FINE)
+        yield f"None of {many(steps, 'step')} was skipped.", "scale", FINE
         return
     causes = Counter(cause.get("cause") for cause in scale.get("causes") or [])
     why = ", ".join(f"{cause} ({n} ×)" for cause, n in causes.most_common())
     text = f"{count(skipped)} of {many(steps, 'step')} ({share(skipped / steps)}) skipped"
-    yield _Statement(
-        text + (f": {why}." if why else "."), "scale", NOTE, ("steps_that_no_scale_mends", "steps_skipped_by_the_scale")
-    )
+    rules = "steps_that_no_scale_mends", "steps_skipped_by_the_scale"
+    yield text + (f": {why}." if why else "."), "scale", NOTE, rules
 
 
 def _about_roundings(ledger: list[dict], summary: dict) -> Iterable[_Statement]:
     total = summary["roundings"]
     if not total:
         text = "Nothing was rounded to fewer bits." if ledger else "Nothing ran in the audited block."
-        yield _Statement(text, "ledger", NOTE)
+        yield text, "ledger", NOTE
         return
     backward = [row for row in ledger if row.get("phase") == "backward"]
     others = [row for row in ledger if row.get("phase") != "backward"]
@@ -110,17 +102,16 @@ def _about_roundings(ledger: list[dict], summary: dict) -> Iterable[_Statement]:
     ):
         if infinite := sum(row.get("infinite", 0) for row in rows):
             text = f"{many(infinite, 'finite number')} became infinite {where}{_most(rows, 'infinite')}."
-            yield _Statement(text, "ledger", NOTE, (rule,))
+            yield text, "ledger", NOTE, (rule,)
     if not summary["infinite"]:
-        yield _Statement(f"None of {many(total, 'rounded number')} became infinite.", "ledger", FINE)
+        yield f"None of {many(total, 'rounded number')} became infinite.", "ledger", FINE
     for name, rules in (("zero", ("underflows", "loss_scale_too_small")), ("subnormal", ())):
         n = summary[name]
         text = f"{many(n, 'number')} became {name}, {share(n / total)} of all{_most(ledger, name)}."
-        yield _Statement(text if n else f"No number became {name}.", "ledger", NOTE if n else FINE, rules)
+        yield text if n else f"No number became {name}.", "ledger", NOTE if n else FINE, rules
 
 
 def _most(rows: list[dict], name: str) -> str:
-    """A phrase that says where most of them were."""
     row = max(rows, key=lambda row: row.get(name, 0), default={})
     if not (n := row.get(name, 0)):
         return ""
@@ -136,11 +127,11 @@ def _about_updates(updates: list[dict]) -> Iterable[_Statement]:
     if lost := real(worst.get("lost")):
         small = f"{share(lost)} of the updates of {worst['name']} are too small to change {_storage(worst)} weight"
         text = f"{small}, and are lost: it has no FP32 master." if without else f"{small}."
-        yield _Statement(text, "updates", NOTE, ("masters_missing",))
+        yield text, "updates", NOTE, ("masters_missing",)
     elif updates and all(u.get("unchanged_by_zero") == 1 for u in updates):
-        yield _Statement("No update changed a weight: all of them were 0.", "updates", NOTE)
+        yield "No update changed a weight: all of them were 0.", "updates", NOTE
     elif updates:
-        yield _Statement(f"Every update is large enough to change {_storage(updates[0])} weight.", "updates", FINE)
+        yield f"Every update is large enough to change {_storage(updates[0])} weight.", "updates", FINE
 
 
 def _storage(updates: dict) -> str:
@@ -153,21 +144,21 @@ def _about_scale(histograms: dict) -> Iterable[_Statement]:
     for entry in histograms.get("lost") or []:
         if "gradient" in entry.get("role", "") and entry.get("scale") == now and real(entry.get("zero")) > NEGLIGIBLE:
             text = f"{at}, FP16 makes {share(entry['zero'])} of the {entry['role']}s zero."
-            yield _Statement(text, "histograms", NOTE, ("loss_scale_too_small",))
+            yield text, "histograms", NOTE, ("loss_scale_too_small",)
     if best := real(histograms.get("best_scale")):
         margin, saved = histograms.get("margin"), histograms.get("saved") or {}
         text = f"The best constant loss scale is {power(best)}"
         text += f", which leaves a factor of {number(margin)} to 65,504" if margin else ""
         kept = [f"{share(s)} of the {role}s" for role, s in saved.items() if s > NEGLIGIBLE]
         text += f"; it keeps {' and '.join(kept)} from becoming zero" if kept else ""
-        yield _Statement(text + ".", "histograms", NOTE, ("loss_scale_too_large",))
+        yield text + ".", "histograms", NOTE, ("loss_scale_too_large",)
 
 
 def _about_bytes(bytes_: dict) -> Iterable[_Statement]:
     known = (bytes_.get("measured") or bytes_.get("predicted") or {}).get("weights")
     if known and (ratio := real(bytes_.get("ratio"))) > 1:
         text = f"FP32 would take {ratio:.2f} × the bytes: mixed precision saves {share(1 - 1 / ratio)}."
-        yield _Statement(text, "bytes", FINE)
+        yield text, "bytes", FINE
 
 
 def _about_products(products: list[dict]) -> Iterable[_Statement]:
@@ -184,7 +175,7 @@ def _about_products(products: list[dict]) -> Iterable[_Statement]:
     text += f" ({', '.join(why)})." if why else "."
     text += " cuBLAS 11 and later runs sizes of other multiples there as well, less efficiently." * (crooked > 0)
     rules = "unaligned_products", "model_in_fp32"
-    yield _Statement(text, "products", NOTE if why else FINE, rules)
+    yield text, "products", NOTE if why else FINE, rules
 
 
 def _about_shadow(shadow: list[dict]) -> Iterable[_Statement]:
@@ -192,4 +183,4 @@ def _about_shadow(shadow: list[dict]) -> Iterable[_Statement]:
         worst = max(shadow, key=lambda s: real(s.get("local_max")))
         where = " ".join(filter(None, (worst.get("module"), worst.get("op"), worst.get("phase"))))
         text = f"The largest error that one op adds is {number(worst.get('local_max'))} ulp, in {where}."
-        yield _Statement(text, "shadow", NOTE)
+        yield text, "shadow", NOTE

@@ -1,15 +1,14 @@
-"""The trace of a run: a mark of every tensor that ops read and write, in order, in a file that `diff` compares.
+"""The trace of a run: a mark of every tensor that ops read and write, in a file that `tinymp diff` compares.
 
-The file has a line of JSON for each. It is written line by line, so that memory does not grow with the run, and what
-was seen is there if the program is killed. The first line says what ran where. Then come, as they happen,
+A line of JSON for each, written as it happens. The first says what ran where. Then come
 
     {"place": 7, ...}                 a place is seen for the first time: its PLACE, under a number
     {"iteration": 3, ...}             an iteration begins, or goes on under another policy: "seed" as `mp.manual_seed`
                                       had it last, "rng" a digest of the state of the generators
     [7, 3, digest, nonfinite, largest, norm, scale, [inputs], sketch]
-                                      a tensor: place and iteration; its Mark (backend/sketch.py); the loss scale that
-                                      it carries; of a result the numbers of the tensors that its op read, counted from
-                                      0 through the file (of a backward also those of its forward); the sketch in base64
+                                      a tensor: place and iteration; its Mark (sketch.py); its loss scale; the numbers
+                                      of the tensors that its op read, from 0 through the file (of a backward also those
+                                      of its forward); the sketch in base64
     {"end": ""}                       the run has ended; else by which exception
 """
 
@@ -50,11 +49,9 @@ class Trace(Instrument):
     """Writes the trace of what runs to a folder: `mp.audit(trace="runs/a")`.
 
     A tensor is written once, when it is first seen: as the "output" of an op (backward: the gradients of its
-    arguments), as the "input" of one where it comes from outside (data, and what was changed in place), as the
-    "parameter" that an op reads after a change, as the "gradient" that an optimizer reads and the "update" that it
-    writes, and as the "loss" that backward begins with.
-
-    config  what to say of the run, further: "every", "modules"
+    arguments), as the "input" of one where it comes from outside, as the "parameter" that an op reads after a change,
+    as the "gradient" that an optimizer reads and the "update" that it writes, and as the "loss". config: what to say of
+    the run, further.
     """
 
     def __init__(self, folder: str | os.PathLike[str], **config: Any) -> None:
@@ -63,9 +60,7 @@ class Trace(Instrument):
         self._places: dict[tuple, int] = {}
         self._known: ByTensor[int] = ByTensor()  # the number of its line
         self._reads: WeakKeyDictionary[Op, list[int | None]] = WeakKeyDictionary()  # what forward read, backward may
-        self._deposits: dict[
-            int, int | None
-        ] = {}  # by the id of a parameter that waits for its update: of its gradient
+        self._deposits: dict[int, int | None] = {}  # by the id of a parameter that waits: of its gradient
         self._tensors = 0
         self._begun: dict[str, int] = {}  # by the policy: the last iteration whose beginning was written
 
@@ -120,7 +115,6 @@ class Trace(Instrument):
     # ---- tensors
 
     def _read(self, place: Place, argument: str, x: Tensor) -> int | None:
-        """The line of a Tensor that an op reads."""
         line = self._known.of(x)
         if line is not None:
             return line
@@ -129,7 +123,6 @@ class Trace(Instrument):
         return self._given("input", argument, place, x.array, x.version)
 
     def _given(self, role: str, name: str, place: Place, x: Array, version: int, scale: float = 1.0) -> int | None:
-        """The line of an array; it is written unless it is there."""
         line = self._known.of_array(x, version)
         if line is None:
             line = self._tensor(role, name, place, x, scale)

@@ -18,16 +18,13 @@ from .sampling import BLUE, RED, distinct, table
 class Updates:
     """What became of the updates of one parameter, or of several together; counts of weights, over all updates.
 
-    updates     how many updates were looked at
-    iterations  how many there were up to the last of them
-    elements    how many weights they updated
-    lost        weights whose update dw is not 0, but fp16(fp16(w) + dw) = fp16(w): FP16 alone would not have moved them
-                (or BF16, where the copy is BF16)
-    zero        weights whose update is exactly 0
-    above       weights with |w / dw| > 2048, dw not 0: the ratio that MPT section 3.1 names
-    fp32        whether the parameter is in FP32 itself: then this is what FP16 would lose, and is not lost here
-    policy      the name of the policy in use
-    master      whether it has an FP32 master: then what would be lost in FP16 is not
+    updates, iterations  how many updates were looked at; how many iterations there were up to the last of them
+    elements             how many weights they updated
+    lost                 weights whose update dw is not 0, but fp16(fp16(w) + dw) = fp16(w); BF16 where the copy is BF16
+    zero                 weights whose update is exactly 0
+    above                weights with |w / dw| > 2048, dw not 0: the ratio that MPT section 3.1 names
+    fp32                 whether the parameter is in FP32 itself: then this is what FP16 would lose
+    master               whether it has an FP32 master: then what would be lost in FP16 is not
     """
 
     def __init__(self, name: str, fp32: bool, policy: str, master: bool, storage: Any) -> None:
@@ -50,29 +47,17 @@ class Updates:
 
     def as_dict(self) -> dict[str, Any]:
         """The shares of all weights: lost + unchanged_by_zero + those that FP16 would move make 1."""
-        n = max(self.elements, 1)
-        return {
-            "name": self.name,
-            "storage": self.storage.name,
-            "updates": self.updates,
-            "elements": self.elements,
-            "lost": self.lost / n,
-            "unchanged_by_zero": self.zero / n,
-            "above_2048": self.above / n,
-            "iterations": self.iterations,
-            "fp32": self.fp32,
-            "policy": self.policy,
-            "master": self.master,
-        }
+        shares = {"lost": self.lost, "unchanged_by_zero": self.zero, "above_2048": self.above}
+        own = {name: x for name, x in vars(self).items() if name not in ("storage", "lost", "zero", "above")}
+        return own | {"storage": self.storage.name} | {k: n / max(self.elements, 1) for k, n in shares.items()}
 
 
 class LostUpdates(Instrument):
     """Counts the weights that an update in FP16 alone would leave as they are: a measure of the need for FP32 masters.
 
-    An update takes the weights w to w + dw. It is lost where dw is not 0 and fp16(fp16(w) + dw) = fp16(w), with fp16(w)
-    the working copy and one rounding to nearest of the sum: a step of less than half the distance to the next FP16
-    number. MPT section 3.1 puts it as |w / dw| > 2048, which is counted beside it: from 2048 to 4096 it depends on the
-    weight (just below a power of two, w / 3000 is still more than half a step).
+    An update takes w to w + dw. It is lost where dw is not 0 and fp16(fp16(w) + dw) = fp16(w): a step of less than half
+    the distance to the next FP16 number. MPT section 3.1 puts it as |w / dw| > 2048, which is counted beside it: from
+    2048 to 4096 it depends on the weight.
 
     Weights in FP32 are taken as what FP16 would lose, and marked. Of SparseRows the rows that they name are counted.
     Policies are kept apart, by name.
@@ -105,14 +90,13 @@ class LostUpdates(Instrument):
         policies = dict.fromkeys(u.policy for u in rows)
         masters, storage = all(u.master for u in rows), rows[0].storage if rows else float16
         total = Updates("all", bool(rows) and rows[0].fp32, ", ".join(policies), masters, storage)
-        for name in ("elements", "lost", "zero", "above"):
-            setattr(total, name, sum(getattr(u, name) for u in rows))
-        for name in ("updates", "iterations"):
-            setattr(total, name, max((getattr(u, name) for u in rows), default=0))
+        sums = {name: sum(getattr(u, name) for u in rows) for name in ("elements", "lost", "zero", "above")}
+        most = {name: max((getattr(u, name) for u in rows), default=0) for name in ("updates", "iterations")}
+        vars(total).update(sums | most)
         return total
 
     def as_dict(self) -> list[dict[str, Any]]:
-        """One dict per row, where most is lost first."""
+        """One dict per row."""
         return [u.as_dict() for u in self.rows]
 
     def _title(self, u: Updates) -> str:

@@ -1,7 +1,6 @@
 """Checkpoints: what a run needs to go on as if it had never stopped, in one safetensors file. No pickle anywhere."""
 
 from .checkpointer import Checkpointer
-from .saving import load, peek, save
-from .weights import load_weights, save_weights
+from .saving import load, load_weights, peek, save, save_weights
 
 __all__ = ["Checkpointer", "load", "load_weights", "peek", "save", "save_weights"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..arguments import count, file, flag, name_all, whole
 from ..events import here
-from .saving import load_parts, require_state, write_parts
+from .saving import load, require_state, save
 
 NAMED = re.compile(r"step-(\d{8,})\.safetensors")
 
@@ -31,8 +31,7 @@ class Checkpointer:
     every      `save` writes where the step is a multiple of it
     objects    what `mp.save` and `mp.load` take by name; they have a state
 
-    It removes what it has written itself, and what was there when it loaded one of the folder's checkpoints. What
-    another one writes to the same folder stays.
+    It removes what it has written, and what was there when it loaded one; what another one writes there stays.
     """
 
     def __init__(self, directory: str | os.PathLike, *, keep: int = 3, every: int = 1, **objects: Any) -> None:
@@ -47,8 +46,7 @@ class Checkpointer:
 
     def steps(self) -> list[int]:
         """The steps whose checkpoints are there, in order."""
-        found = [NAMED.fullmatch(path.name) for path in self.directory.iterdir()]
-        return sorted(int(match[1]) for match in found if match)
+        return sorted(int(match[1]) for path in self.directory.iterdir() if (match := NAMED.fullmatch(path.name)))
 
     def path(self, step: int) -> Path:
         """The file of a step."""
@@ -64,7 +62,7 @@ class Checkpointer:
         if taken := sorted(self.objects.keys() & parts.keys()):
             raise ValueError(f"Checkpointer.save: expected other names than those of its objects, got {taken}")
         self._own.add(step)
-        write_parts(self.path(step), {**self.objects, **parts, "step": step})
+        save(self.path(step), **self.objects, **parts, step=step)
         own = [one for one in self.steps() if one in self._own and not here.rank]
         for old in {*own} - {*own[-self.keep :], step}:
             self.path(old).unlink(missing_ok=True)
@@ -72,9 +70,8 @@ class Checkpointer:
 
     def load(self, step: int | None = None) -> dict[str, Any]:
         """Put the objects where they were at a step, by default the newest. Returns the other parts, with "step"; an
-        empty dict where there is no checkpoint yet. What a killed process left half-written is removed.
-
-        Errors: see `mp.load`; FileNotFoundError for an unknown step.
+        empty dict where there is no checkpoint yet. What a killed process left half-written is removed. Errors: see
+        `mp.load`; FileNotFoundError for an unknown step.
         """
         for left in [] if here.rank else self.directory.glob(".step-*.part"):
             shutil.rmtree(left, ignore_errors=True)
@@ -86,7 +83,7 @@ class Checkpointer:
             raise FileNotFoundError(
                 f"Checkpointer.load: expected one of the steps {steps} of {self.directory}, got {step}"
             )
-        parts = load_parts(self.path(found), self.objects)
+        parts = load(self.path(found), **self.objects)
         self._own.update(steps)
         return parts
 

@@ -24,11 +24,14 @@ from .writing import present, replacing
 FORMAT = "2"
 SAVED = (*KNOWN, "uint16", "uint32", "uint64", "complex64")  # the dtypes of arrays that `load` reads
 KEY = "tinymp"  # of the file's metadata: the tree of names and values, as JSON, its arrays by number
+# what safetensors calls them
+_NAMES = "F64:<f8 F32:<f4 F16:<f2 I64:<i8 I32:<i4 I16:<i2 I8:i1 U16:<u2 U8:u1 BOOL:? BF16:<u2"
+_DTYPES = dict(pair.split(":") for pair in _NAMES.split())
 
 
 def bytes_of(x: Any) -> memoryview:
-    """The bytes of x in the order of its elements; no buffer can hold BF16. Of a contiguous array on the CPU they are
-    its memory.
+    """The bytes of x in the order of its elements; of a contiguous array on the CPU its memory. No buffer can hold
+    BF16.
     """
     return np.ascontiguousarray(backend.to_cpu(x)).reshape(-1).view(np.uint8).data
 
@@ -38,33 +41,42 @@ def save(path: str | os.PathLike, **parts: Any) -> None:
 
     parts: by name, objects with a state_dict (a model, an optimizer, a scaler, a schedule, a loader), NumPy's random
     generators, or plain values: dicts, lists and tuples of NumPy arrays, numbers, strings, booleans and None. Arrays
-    keep dtype and shape, and are exact; they have this machine's byte order when they are read.
+    keep dtype and shape, and are exact.
 
-    What was there before stays whole until the new file is; see writing.py. It stays, too, where the state of an object
-    has a NaN, or an infinity that is no buffer's, or weights that FP16 cannot hold: FloatingPointError. (A mask may be
-    infinite, the statistics of a normalisation layer may not.) Of several processes (parallel.Group) all call this, and
-    rank 0 writes, with the generators of all.
-    TypeError for what is neither, and for arrays of other things than numbers; ValueError for two arrays under one
-    name; ImportError without safetensors; OSError where nothing can be written.
+    What was there before stays whole until the new file is. It stays, too, where the state of an object has a NaN, or
+    an infinity that is no buffer's, or weights that FP16 cannot hold: FloatingPointError. Of several processes all call
+    this, and rank 0 writes, with the generators of all. TypeError for what is neither, and for arrays of other things
+    than numbers; ValueError for two arrays under one name; ImportError without safetensors; OSError where nothing can
+    be written.
     """
-    write_parts(file("save", "path", path), parts)
+    path = file("save", "path", path)
+    arrays: dict[str, np.ndarray] = {}
+    states = {name: _state(part) for name, part in parts.items()}
+    own = {name: x for name, x in states.items() if x is not parts[name]}
+    looked_at = [*own.items(), *((name, _copies(part)) for name, part in parts.items())]
+    for found in (found for name, x in looked_at for found in _nonfinite(name, x, _masks(name, parts[name]))):
+        raise FloatingPointError(f"save: {found}: the run has diverged, and {path} stays what it was")
+    random = packed(here.agree([backend.get_rng_state()], "all"), "random", arrays)
+    if not here.rank:
+        tree = json.dumps({"parts": packed(states, "", arrays), "random": random})
+        metadata = {"format": FORMAT, "version": __version__, KEY: tree, "sha256": _checksum(tree, arrays)}
+        put(path, arrays, metadata)
 
 
 def load(path: str | os.PathLike, **objects: Any) -> dict[str, Any]:
     """Read what `save` wrote: the state of each of `objects` by its `load_state_dict`, and of tinymp's own generators.
 
-    Returns the other parts, by name, as they were. ValueError for a file that is not such a checkpoint, whole and as it
-    was written, where the names of `objects` are not in it, and for an infinity or NaN in what they would take over; an
+    Returns the other parts, by name, as they were. ValueError for a file that is not such a checkpoint, as it was
+    written, where the names of `objects` are not in it, and for an infinity or NaN in what they would take over; an
     object's own error where its state does not fit; TypeError for objects without state; OSError for an unreadable
     file. After an error or interrupt nothing has changed, but for weights that were infinite or NaN before.
     """
-    return load_parts(file("load", "path", path), objects)
-
-
-def load_parts(path: str | os.PathLike, objects: dict[str, Any]) -> dict[str, Any]:
-    parts, random = _read(path)
-    missing = objects.keys() - parts.keys()
-    if missing:
+    metadata, arrays = _opened(path := file("load", "path", path))
+    if metadata["sha256"] != _checksum(metadata[KEY], arrays):
+        raise ValueError(f"load: {path} is not as it was written (its checksum differs): use an earlier checkpoint")
+    tree = unpacked({"dict": json.loads(metadata[KEY]).items()}, arrays)
+    parts, random = tree["parts"], tree["random"]
+    if missing := objects.keys() - parts.keys():
         raise ValueError(f"load: expected {path} to hold {sorted(missing)}, got {sorted(parts)}")
     require_state("load", objects)
     for found in (found for name, one in objects.items() for found in _nonfinite(name, parts[name], _masks(name, one))):
@@ -93,8 +105,8 @@ def load_parts(path: str | os.PathLike, objects: dict[str, Any]) -> dict[str, An
 
 
 def peek(path: str | os.PathLike) -> dict[str, Any]:
-    """Those parts of a checkpoint that hold no arrays, by name. They are in the header, and nothing else is read: not
-    even what it takes to tell that the file is as it was written. ValueError and OSError as of `load`.
+    """Those parts of a checkpoint that hold no arrays, by name, from the header alone: whether the file is as it was
+    written is not looked at. ValueError and OSError as of `load`.
     """
     found = {}
     for name, packed in json.loads(_opened(path, arrays=False)[0][KEY])["parts"]["dict"]:
@@ -103,23 +115,7 @@ def peek(path: str | os.PathLike) -> dict[str, Any]:
     return found
 
 
-def write_parts(path: str | os.PathLike, parts: dict[str, Any]) -> None:
-    arrays: dict[str, np.ndarray] = {}
-    states = {name: _state(part) for name, part in parts.items()}
-    own = {name: x for name, x in states.items() if x is not parts[name]}
-    looked_at = [*own.items(), *((name, _copies(part)) for name, part in parts.items())]
-    for found in (found for name, x in looked_at for found in _nonfinite(name, x, _masks(name, parts[name]))):
-        raise FloatingPointError(f"save: {found}: the run has diverged, and {path} stays what it was")
-    random = packed(here.agree([backend.get_rng_state()], "all"), "random", arrays)
-    if here.rank:
-        return
-    tree = json.dumps({"parts": packed(states, "", arrays), "random": random})
-    metadata = {"format": FORMAT, "version": __version__, KEY: tree, "sha256": _checksum(tree, arrays)}
-    put(path, arrays, metadata)
-
-
 def put(path: str | os.PathLike, arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
-    """Write a file of safetensors."""
     safetensors = safetensors_module()
     if "__metadata__" in arrays:
         raise ValueError("expected another name than `__metadata__`, which files of safetensors keep for themselves")
@@ -132,17 +128,7 @@ def put(path: str | os.PathLike, arrays: dict[str, np.ndarray], metadata: dict[s
             raise ValueError(f"expected what a file of safetensors can hold: {error}") from None
 
 
-def _read(path: str | os.PathLike) -> tuple[dict[str, Any], list]:
-    """The parts, and the state of the random generators in every process."""
-    metadata, arrays = _opened(path)
-    if metadata["sha256"] != _checksum(metadata[KEY], arrays):
-        raise ValueError(f"load: {path} is not as it was written (its checksum differs): use an earlier checkpoint")
-    tree = json.loads(metadata[KEY])
-    return unpacked(tree["parts"], arrays), unpacked(tree["random"], arrays)
-
-
 def _opened(path: str | os.PathLike, arrays: bool = True) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """The metadata of a checkpoint, and its arrays if they are wanted."""
     safetensors = safetensors_module()
     try:
         with safetensors.safe_open(present(path), "np") as file:
@@ -159,7 +145,6 @@ def _opened(path: str | os.PathLike, arrays: bool = True) -> tuple[dict[str, str
 
 
 def _checksum(tree: str, arrays: dict[str, np.ndarray]) -> str:
-    """Over all that a checkpoint says."""
     digest = hashlib.sha256(tree.encode())
     for name, x in sorted(arrays.items()):
         digest.update(f"{name} {x.dtype.str} {x.shape}".encode())
@@ -168,7 +153,6 @@ def _checksum(tree: str, arrays: dict[str, np.ndarray]) -> str:
 
 
 def _state(part: Any) -> Any:
-    """What is written of it."""
     if isinstance(part, np.random.Generator):
         return here.agree([part.bit_generator.state], "all")
     return part.state_dict() if hasattr(part, "state_dict") else part
@@ -182,14 +166,12 @@ def require_state(op: str, objects: dict[str, Any]) -> None:
 
 
 def _take(part: Any, state: Any) -> None:
-    """The inverse."""
-    if isinstance(part, np.random.Generator):
-        kind: Any = type(part.bit_generator)()
-        kind.state = state[_place(state)]
-        more = here.rank - _place(state)  # of more processes than were saved each has numbers of its own
-        part.bit_generator.state = kind.jumped(more).state if more else kind.state
-    else:
+    if not isinstance(part, np.random.Generator):
         part.load_state_dict(state)
+        return
+    part.bit_generator.state = state[_place(state)]
+    if more := here.rank - _place(state):  # of more processes than were saved each has numbers of its own
+        part.bit_generator.state = part.bit_generator.jumped(more).state  # type: ignore[attr-defined]
 
 
 def _place(states: list[Any]) -> int:
@@ -199,13 +181,11 @@ def _place(states: list[Any]) -> int:
 
 def _nonfinite(where: str, value: Any, masks: Collection[str] = ()) -> Iterator[str]:
     """What is wrong with arrays of floating numbers that are not all finite: a run that goes on from them is lost.
-
-    masks: those that may be infinite
+    masks: those that may be infinite.
     """
-    if isinstance(value, np.ndarray) and (value.dtype.kind in "fc" or value.dtype in HALVES):
-        bad = np.count_nonzero(np.isnan(value) if where in masks else ~np.isfinite(value))
-        if bad:
-            yield f"expected the numbers of `{where}` to be finite, got {bad} of {value.size} that are infinite or NaN"
+    floating = isinstance(value, np.ndarray) and (value.dtype.kind in "fc" or value.dtype in HALVES)
+    if floating and (bad := np.count_nonzero(np.isnan(value) if where in masks else ~np.isfinite(value))):
+        yield f"expected the numbers of `{where}` to be finite, got {bad} of {value.size} that are infinite or NaN"
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
     for key, one in items:
         yield from _nonfinite(f"{where}/{key}", one, masks)
@@ -254,17 +234,14 @@ def packed(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def unpacked(packed: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """The inverse of `packed`."""
     if isinstance(packed, list):
         return [unpacked(one, arrays) for one in packed]
     if not isinstance(packed, dict):
         return packed
     ((kind, content),) = packed.items()
-    if kind == "array":
-        return arrays[content]
     if kind == "dict":
         return {key: unpacked(one, arrays) for key, one in content}
-    return tuple(unpacked(one, arrays) for one in content)
+    return arrays[content] if kind == "array" else tuple(unpacked(content, arrays))
 
 
 def safetensors_module() -> Any:
@@ -275,4 +252,38 @@ def safetensors_module() -> Any:
     return safetensors
 
 
-name_all(globals(), load_parts, write_parts, require_state, put, safetensors_module, packed, unpacked)
+def load_weights(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """The tensors of a safetensors file, by name: `model.load_state_dict(mp.load_weights("resnet50.safetensors"))`.
+
+    BF16 becomes FP32, which holds it exactly. ValueError for a file that is not safetensors, and for other dtypes;
+    OSError for an unreadable one.
+    """
+    safetensors, path = safetensors_module(), file("load_weights", "path", path)
+    try:
+        tensors = safetensors.deserialize(present(path).read_bytes())
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"load_weights: expected {path} to be a file of safetensors: {error}") from None
+    weights = {}
+    for name, one in sorted(tensors, key=lambda tensor: tensor[0]):  # they come in any order
+        if (kind := one["dtype"]) not in _DTYPES:
+            raise ValueError(f"load_weights: expected `{name}` in {path} to be one of {', '.join(_DTYPES)}, got {kind}")
+        x = np.frombuffer(one["data"], _DTYPES[kind]).copy()
+        if kind == "BF16":  # the upper half of FP32, and the lower one comes first
+            x = np.stack([np.zeros_like(x), x], -1).reshape(-1).view(_DTYPES["F32"])
+        weights[name] = x.reshape(one["shape"])
+    return weights
+
+
+def save_weights(path: str | os.PathLike, model: Any) -> None:
+    """Write a model's parameters (their FP32 masters) and buffers, by PyTorch's names: `safetensors.torch.load_file`
+    reads them there. What else it takes to go on training is in `save`.
+    """
+    if not hasattr(model, "state_dict"):
+        raise TypeError(f"save_weights: expected `model` to be a Module, got {type_name(model)}")
+    state = model.state_dict()
+    copies = {f"{name}.copy" for name in state}
+    arrays = {name: np.asarray(x, order="C") for name, x in state.items() if name not in copies}
+    put(file("save_weights", "path", path), arrays, {})
+
+
+name_all(globals(), require_state, put, safetensors_module, packed, unpacked)

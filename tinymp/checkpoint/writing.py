@@ -21,19 +21,17 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     """A path, with the same name, for a file that becomes `path` when the block ends without an error.
 
     Until then, and if the disk is full, the block raises or the process dies, what was there before stays whole. A new
-    file has the permissions that are usual, or those of the file that it replaces; a link goes on to point where it
-    did. OSError where nothing can be written.
+    file has the usual permissions, or those of the file that it replaces; a link goes on to point where it did. OSError
+    where nothing can be written.
 
-    It lies in a hidden folder next to `path`, with what those leave there who make the file (safetensors has a
-    temporary file of its own). Where a process is killed, that folder (.NAME.*.part) stays.
+    It lies in a hidden folder next to `path`, with what those leave there who make the file. Where a process is killed,
+    that folder (.NAME.*.part) stays.
     """
     asked = Path(path)
     path = asked.resolve()
     if path.exists() and not path.is_file():
-        number = errno.EISDIR if path.is_dir() else errno.EINVAL  # of a device, pipe or socket
-        raise OSError(
-            number, f"expected the name of a file, got {'a folder' * path.is_dir() or 'a device'}", str(asked)
-        )
+        number, got = (errno.EISDIR, "a folder") if path.is_dir() else (errno.EINVAL, "a device")  # or a pipe, a socket
+        raise OSError(number, f"expected the name of a file, got {got}", str(asked))
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "expected the folder of a new file to be there", str(asked))
     folder = path.with_name(f".{path.name[:32]}.{os.getpid()}-{threading.get_ident()}.part")
@@ -48,7 +46,9 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
             with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-            _sync(path.parent)
+            with suppress(OSError):  # a system may not write the names in a folder to the disk
+                os.fsync(descriptor := os.open(path.parent, os.O_RDONLY))
+                os.close(descriptor)
         shutil.rmtree(folder, ignore_errors=True)  # not in a `finally`, where an interrupt would leave the folder
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -61,10 +61,9 @@ def room_for(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in FULL:
-            what = f"{error.strerror}; make room, or write to another disk"
-            raise OSError(error.errno, what, str(path)) from error
-        raise
+        if error.errno not in FULL:
+            raise
+        raise OSError(error.errno, f"{error.strerror}; make room, or write to another disk", str(path)) from error
 
 
 def present(path: str | os.PathLike) -> Path:
@@ -99,13 +98,3 @@ def check(folder: str | os.PathLike[str]) -> None:
 def printable(text: str) -> str:
     """`text` without what would act on a terminal or could not be encoded, which is written as in a Python string."""
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
-
-
-def _sync(folder: Path) -> None:
-    """Have the names in a folder written to the disk, where the system can do so."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

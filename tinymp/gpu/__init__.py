@@ -1,7 +1,6 @@
-"""A GPU's own kernels, each next to the Python file that launches it; all else is done by CuPy and cuBLAS.
-
-Pointwise ops are compiled from their definitions (elementwise.py); by hand are written what sums along an axis and what
-moves data. Each file stands in for the definitions of the file of its name. Deleting the folder leaves CuPy and cuBLAS.
+"""A GPU's own kernels, each next to the Python file that launches it; all else is done by CuPy and cuBLAS. Pointwise
+ops are compiled from their definitions (elementwise.py); by hand are written what sums along an axis and what moves
+data. Each file stands in for the definitions of the file of its name.
 """
 
 from __future__ import annotations
@@ -47,8 +46,6 @@ def kernel(definition: Callable) -> Callable[[Function], Function]:
 
 
 class _Sums(Observer):
-    """Keeps what it hears of sums."""
-
     def __init__(self) -> None:
         self.found: list[tuple] = []
 
@@ -60,8 +57,6 @@ class _Sums(Observer):
 
 
 class _NoSums(Observer):
-    """Passes on what it hears of anything else."""
-
     def __init__(self, listeners: list[Observer]) -> None:
         self.listeners = listeners
 
@@ -75,9 +70,7 @@ class _NoSums(Observer):
 
 
 def _sums(definition: Callable, op: Op, args: tuple, options: dict) -> list[tuple]:
-    """The events by which the definition tells of sums. It runs on arrays that have a shape and no memory
-    (audit/meta.py).
-    """
+    """The events by which the definition tells of sums. It runs on arrays without memory (audit/meta.py)."""
     meta, twin = backend.get("meta"), copy(op)
 
     def hollow(x: Any) -> Any:

@@ -78,8 +78,8 @@ def launch(kernel: str, op: Attention, rows: Array, read: Any, *others: Array) -
 
 
 def fits(device: Any, q: Array, k: Array, v: Array) -> bool:
-    """True if the kernels take these arrays. Others are left to the definition, which writes the scores to memory: head
-    sizes beyond 128, leading axes that broadcast, or more than two of them, FP32, and GPUs before Ampere.
+    """True if the kernels take these arrays; not head sizes beyond 128, leading axes that broadcast, or more than two
+    of them, FP32, and GPUs before Ampere.
     """
     sizes, lead = (q.shape[-1], v.shape[-1]), q.shape[:-2]
     cores = q.dtype == float16 and device.compute_capability() >= 80
@@ -89,12 +89,10 @@ def fits(device: Any, q: Array, k: Array, v: Array) -> bool:
 
 
 def heads(x: Array) -> Array:
-    """x (B, L, E) or (B, H, L, E) with the axis H."""
     return x if x.ndim == 4 else x[:, None]
 
 
 def like_leading(q: Array, *arrays: Array) -> tuple:
-    """The arrays (B, H, ...) without H where q has no such axis."""
     return arrays if q.ndim == 4 else tuple([x[:, 0] for x in arrays])
 
 
@@ -110,5 +108,4 @@ def result(x: Array, columns: int) -> Array:
 
 
 def by_rows(xp: Any, x: Array) -> Array:
-    """x, or a copy of it, with H and in that memory order."""
     return contiguous(xp, heads(x).swapaxes(1, 2)).swapaxes(1, 2)

@@ -2,8 +2,8 @@
 
 A step of a small network is a few hundred short kernels; launching them from Python takes longer than running them. A
 CUDA graph is recorded once and then started as a whole. Its kernels run on the addresses that they were recorded with:
-parameters, optimizer state, running statistics, the loss scale, learning rates and the state of the random numbers
-stay where they are and are changed in place, on the device; inputs are copied to where those of the recording lay.
+what a step keeps stays where it is and is changed in place, on the device; inputs are copied to where those of the
+recording lay.
 """
 
 from __future__ import annotations
@@ -34,16 +34,15 @@ def capture(step: Callable[..., Any], warmup: int = 3) -> Captured:
             return Tensors, the StepResult, and tuples, lists or dicts of them
     warmup  how many calls run normally before one is recorded: they compile kernels and allocate memory
 
-    Every call does one step. The Tensors that a replay returns are the same ones each time: the next call overwrites
-    them, so read (or clone) them before. Whatever else `step` does in Python happens while it warms up and is recorded,
-    never in a replay: schedules and printing belong outside. Learning rates that a schedule changes reach the graph.
-    Random numbers go on; a skipped step and a changed loss scale are decided on the device.
+    The Tensors that a replay returns are the same ones each time: the next call overwrites them, so read (or clone)
+    them before. Whatever else `step` does in Python happens never in a replay: schedules and printing belong outside.
+    Learning rates reach the graph, random numbers go on, and skipped steps and the loss scale are decided on the
+    device.
 
-    On the CPU (Tensors that lie there, or no GPU in use), and while it is audited, `step` is simply called each time.
-    So it is, and a RuntimeWarning says why once, where a graph would not do the same: for inputs whose number, shape,
-    dtype or device differ from the first call's; while a module that `step` names (or its object has) is in evaluation
-    but was not, or the reverse; for good in a step that reads the device from the host (item(), print(loss), ...), and
-    once an optimizer's flag has changed or its state was loaded.
+    On the CPU, and while it is audited, `step` is simply called each time. So it is, and a RuntimeWarning says why
+    once, for inputs whose number, shape, dtype or device differ from the first call's; while a module that `step` names
+    (or its object has) is in evaluation but was not, or the reverse; for good in a step that reads the device from the
+    host (item(), print(loss), ...), and once an optimizer's flag has changed or its state was loaded.
 
     RuntimeError if the step copies values of the host to the device, which is found out while it is captured.
     """
@@ -68,17 +67,15 @@ class _Gradients(Observer):
             leaf.grad_array, leaf.grad_scale = grad, scale
 
 
-def _kind(error: BaseException) -> str:
-    """What a capture refused, and what to do about it."""
-    if "H2D" in str(error):
-        return (
-            "it moves values from the host to the device (mp.tensor(...) or Tensor(...).to('gpu') of host values, a "
-            "list or a NumPy array as operand or index); make such Tensors before the step and pass them as inputs"
-        )
-    return (
-        "most often reading a value of the device from the host (item(), print(loss), bool(tensor), a mask as index); "
-        "return the Tensor and read it after the step"
-    )
+# What a capture refused, and what to do about it
+_UPLOAD = (
+    "it moves values from the host to the device (mp.tensor(...) or Tensor(...).to('gpu') of host values, a list or a "
+    "NumPy array as operand or index); make such Tensors before the step and pass them as inputs"
+)
+_READ = (
+    "most often reading a value of the device from the host (item(), print(loss), bool(tensor), a mask as index); "
+    "return the Tensor and read it after the step"
+)
 
 
 def _where(error: BaseException) -> str:
@@ -95,11 +92,8 @@ def _where(error: BaseException) -> str:
 def _modules(step: Callable[..., Any]) -> Iterator[Module]:
     """The modules that step names, in its closure or its globals, or that its object has."""
     owner, function = getattr(step, "__self__", step), inspect.unwrap(getattr(step, "__func__", step))
-    names = inspect.getclosurevars(function) if inspect.isfunction(function) else None
-    values = [owner, *getattr(owner, "__dict__", {}).values()]
-    if names is not None:
-        values += [*names.nonlocals.values(), *names.globals.values()]
-    for value in values:
+    names = inspect.getclosurevars(function)[:2] if inspect.isfunction(function) else ()  # around it, and globals
+    for value in (owner, *getattr(owner, "__dict__", {}).values(), *(x for some in names for x in some.values())):
         if isinstance(value, Module):
             yield from value.modules()
 
@@ -116,7 +110,7 @@ class Captured:
         self._why_plain = ""  # why no graph is used any more
         self._said: set[str] = set()
         self._graph: Any = None
-        self._signature: list[str] | None = None
+        self._signature: str | None = None
         self._inputs: tuple = ()  # the Tensors that the graph reads
         self._outputs: Any = None
         self._training: list[tuple[Module, bool]] = []  # the modules, and whether the graph trains them
@@ -167,30 +161,27 @@ class Captured:
         return self._outputs
 
     def _plainly(self, inputs: tuple, why: str = "") -> Any:
-        """A step without a graph."""
-        if why:
-            self._say(why)
+        self._say(why)
         self.calls += 1
         return self._step(*inputs)
 
     def _say(self, why: str) -> None:
-        if why not in self._said:
+        if why and why not in self._said:
             self._said.add(why)
             name = getattr(self._step, "__name__", "the step")
             warnings.warn(f"capture: {name} runs without a CUDA graph: {why}", RuntimeWarning, stacklevel=4)
 
     def _unlike_first(self, inputs: tuple) -> str:
         """How the inputs differ from those of the first call, or ""."""
-        signature = [
+        signature = ", ".join(
             f"{x.dtype} {x.shape} on {x.device}" if isinstance(x, Tensor) else f"{type_name(x)} {x!r}" for x in inputs
-        ]
-        if self._signature is None:
-            self._signature = signature
+        )
+        self._signature = signature if self._signature is None else self._signature
         if signature == self._signature:
             return ""
         return (
-            f"expected inputs ({', '.join(self._signature)}) as in the first call, got ({', '.join(signature)}); "
-            "a graph has fixed shapes: capture another step for these, or drop the last batch (DataLoader's drop_last)"
+            f"expected inputs ({self._signature}) as in the first call, got ({signature}); a graph has fixed shapes: "
+            "capture another step for these, or drop the last batch (DataLoader's drop_last)"
         )
 
     def _aside(self, work: Callable[[], Any]) -> Any:
@@ -218,25 +209,20 @@ class Captured:
                     outputs = self._step(*copies)
                     graph = stream.end_capture()
                 except BaseException as error:
-                    self._abandon(stream)
+                    try:
+                        stream.end_capture()
+                    except Exception:  # what failed has invalidated the capture: there is no graph to end
+                        self._stream = None
                     gradients.put_back()  # those of this step were never computed
-                    if "captur" in str(error).lower():
-                        raise RuntimeError(
-                            f"capture: the step does what a CUDA graph cannot record{_where(error)}: {_kind(error)}: "
-                            f"{error}"
-                        ) from error
-                    raise
+                    if "captur" not in str(error).lower():
+                        raise
+                    why = f"{_where(error)}: {_UPLOAD if 'H2D' in str(error) else _READ}: {error}"
+                    raise RuntimeError(f"capture: the step does what a CUDA graph cannot record{why}") from error
         finally:
             if collects:
                 gc.enable()
         self._inputs, self._outputs, self._graph = tuple(copies), outputs, graph
         self._training = [(module, module.training) for module in _modules(self._step)]
-
-    def _abandon(self, stream: Any) -> None:
-        try:
-            stream.end_capture()
-        except Exception:  # what failed has invalidated the capture: there is no graph to end
-            self._stream = None
 
     def __del__(self) -> None:
         if self._pool is not None and not sys.is_finalizing():

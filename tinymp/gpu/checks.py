@@ -1,6 +1,5 @@
-"""Checks of values, such as the range of labels, that do not wait for the device: it notes what failed.
-
-A failed check raises at the next moment that waits for the device anyway, or some steps later.
+"""Checks of values, such as the range of labels, that do not wait for the device: a failed one raises at the next
+moment that waits for it anyway, or some steps later.
 """
 
 from __future__ import annotations
@@ -41,11 +40,10 @@ def _looking() -> Many:
 
 def flag(key: Any, error: Exception) -> Array:
     """An int32 array of one element, which a kernel sets to 1 if a check fails. `error` is then raised at the next read
-    from the device, or by a check some steps later.
+    from the device, or by a check some steps later. So kernels must not trust values that are checked.
 
-    key tells checks apart: the same check in every step takes one flag. Kernels must not trust values that are checked
-    so: an index out of range is reported only later. RuntimeError where a graph is captured and there are too many
-    checks already, for nothing can wait for them now.
+    key tells checks apart: the same check in every step takes one flag. RuntimeError where a graph is captured and
+    there are too many already.
     """
     global _flags, _flags_callback
     if _flags is None:
@@ -73,9 +71,8 @@ def flag(key: Any, error: Exception) -> Array:
 
 def raise_noted() -> None:
     """Raise the error of the first check that failed; for callers that have waited for the device."""
-    if not _notes or capturing():
-        return
-    _raise_first(backend.gpu.xp.asnumpy(_flags))
+    if _notes and not capturing():
+        _raise_first(backend.gpu.xp.asnumpy(_flags))
 
 
 def _raise_first(flags: np.ndarray) -> None:

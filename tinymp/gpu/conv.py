@@ -1,7 +1,5 @@
-"""Convolutions on a GPU (conv.cu): FP16 products on Tensor Cores, in kernels that never write the columns.
-
-FP32, and GPUs before Ampere, are left to the definition, whose columns are made by columns.py. A 1 x 1 convolution is a
-product by cuBLAS.
+"""Convolutions on a GPU (conv.cu): FP16 products on Tensor Cores, in kernels that never write the columns. FP32, and
+GPUs before Ampere, are left to the definition, whose columns are made by columns.py. A 1 x 1 convolution is a product.
 """
 
 from __future__ import annotations
@@ -37,9 +35,8 @@ def problem(image: tuple, g: Geometry, rows: int, size: Pair, transposed: bool =
 
 
 def fits(device: Any, g: Geometry, x: Array, w: Array, outputs: int) -> bool:
-    """True if the kernels take these arrays: FP16, on Tensor Cores that `cp.async` feeds (Ampere and later).
-
-    outputs: the number of elements of y or dy.
+    """True if the kernels take these arrays: FP16, from Ampere on (`cp.async`). outputs: the number of elements of y or
+    dy.
     """
     short = max(x.size, w.size, outputs) < LIMIT and g.groups * prod(g.stride) < 1 << 16
     return short and x.size > 0 and x.dtype == float16 and device.compute_capability() >= 80
@@ -129,7 +126,6 @@ class Tile(NamedTuple):
         return 3 * 32 * 2 * (self.rows + self.columns)
 
     def kernel(self, name: str, width: int) -> str:
-        """Its kernel for `width` images at a time."""
         return f"{name}_{self.rows}x{self.columns}" + ("" if width == 8 else f"_by_{width}")
 
 
@@ -153,12 +149,9 @@ LAUNCH, PART = 4_500_000, 5
 def schedule(
     width: int, rows: int, columns: int, batch: int, depth: int, most: int, processors: int
 ) -> tuple[Tile, int, int]:
-    """The tile for `width` images at a time, and the length and number of the parts of the sum over depth, with the
-    least expected time.
-
-    Up to `most` parts, each a multiple of 32 long. Estimated in multiplications that one of the GPU's multiprocessors
-    does: the waves of blocks, and the sum of the parts. Each is taken to run two blocks at a time, what registers allow
-    the large tiles.
+    """The tile for `width` images at a time, and the length and number (up to `most`) of the parts of the sum over
+    depth, each a multiple of 32 long, with the least expected time: the waves of blocks, two at a time on each
+    multiprocessor, and the sum of the parts, in multiplications that one does.
     """
 
     def time(choice: tuple[Tile, int, int]) -> float:
@@ -181,9 +174,8 @@ def processors() -> int:
 
 
 def at_once(n: int, *arrays: Array) -> int:
-    """How many elements a kernel may read or write at once, from rows of n: 16 bytes, or 4 halves, or 1.
-
-    Addresses must be multiples of it.
+    """How many elements a kernel may read or write at once, from rows of n: 16 bytes, or 4 halves, or 1, by the
+    addresses.
     """
     for width in (16 // arrays[0].itemsize, 4):
         if n % width == 0 and all(x.data.ptr % (width * x.itemsize) == 0 for x in arrays):
@@ -193,40 +185,33 @@ def at_once(n: int, *arrays: Array) -> int:
 
 @kernel(Conv2d.forward)
 def conv2d_forward(op: Conv2d, x: Array, w: Array, b: Array | None, *, geometry: Geometry) -> Array:
-    size = geometry.output(*x.shape[2:])
-    if not fits(op.device, geometry, x, w, x.shape[0] * w.shape[0] * prod(size)):
-        return NotImplemented
-    op.save(x, w)
-    return batch_first(correlate(op.xp, images_last(op.xp, x), w, b, geometry, size))
-
-
-@kernel(Conv2d.backward)
-def conv2d_backward(op: Conv2d, dy: Array) -> Any:
-    (x, w), (like_x, like_w, like_b), g = op.saved, op.targets, op.geometry
-    if not fits(op.device, g, x, w, dy.size):
-        return NotImplemented
-    y = images_last(op.xp, dy)
-    dx = batch_first(correlate(op.xp, y, w, None, g, x.shape[2:], transposed=True)) if like_x else None
-    dw = weight_gradient(op.xp, images_last(op.xp, x), y, w, g) if like_w else None
-    return dx, dw, bias_gradient(op.xp, dy, like_b) if like_b else None
+    return _forward(op, x, w, b, geometry, geometry.output(*x.shape[2:]), w.shape[0])
 
 
 @kernel(ConvTranspose2d.forward)
 def conv_transpose2d_forward(
     op: ConvTranspose2d, x: Array, w: Array, b: Array | None, *, geometry: Geometry, size: Pair
 ) -> Array:
-    if not fits(op.device, geometry, x, w, x.shape[0] * w.shape[1] * geometry.groups * prod(size)):
+    return _forward(op, x, w, b, geometry, size, w.shape[1] * geometry.groups)
+
+
+def _forward(op: Any, x: Array, w: Array, b: Array | None, g: Geometry, size: Pair, channels: int) -> Array:
+    if not fits(op.device, g, x, w, x.shape[0] * channels * prod(size)):
         return NotImplemented
     op.save(x, w)
-    return batch_first(correlate(op.xp, images_last(op.xp, x), w, b, geometry, size, transposed=True))
+    return batch_first(correlate(op.xp, images_last(op.xp, x), w, b, g, size, isinstance(op, ConvTranspose2d)))
 
 
+@kernel(Conv2d.backward)
 @kernel(ConvTranspose2d.backward)
-def conv_transpose2d_backward(op: ConvTranspose2d, dy: Array) -> Any:
-    (x, w), (like_x, like_w, like_b), g = op.saved, op.targets, op.geometry
+def backward(op: Any, dy: Array) -> Any:
+    (x, w), (like_x, like_w, like_b), g, transposed = op.saved, op.targets, op.geometry, isinstance(op, ConvTranspose2d)
     if not fits(op.device, g, x, w, dy.size):
         return NotImplemented
     y = images_last(op.xp, dy)
-    dx = batch_first(correlate(op.xp, y, w, None, g, x.shape[2:])) if like_x else None
-    dw = weight_gradient(op.xp, y, images_last(op.xp, x), w, g) if like_w else None
+    dx = batch_first(correlate(op.xp, y, w, None, g, x.shape[2:], not transposed)) if like_x else None
+    dw = None
+    if like_w:
+        seen = images_last(op.xp, x)
+        dw = weight_gradient(op.xp, y, seen, w, g) if transposed else weight_gradient(op.xp, seen, y, w, g)
     return dx, dw, bias_gradient(op.xp, dy, like_b) if like_b else None

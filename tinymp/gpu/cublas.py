@@ -1,9 +1,9 @@
 """cuBLAS, called through ctypes, while a step is captured in a CUDA graph.
 
-CuPy's binding, which backend/gpu.py calls at all other times with the same arguments, refuses to set a stream that is
-being captured, and binds no workspace. cuBLAS would allocate one itself, which would break a capture: it is given one
-from here. It belongs to a stream and goes with it; graphs keep its address, so they keep the stream on which they were
-captured. The handle is CuPy's: its next product sets the stream, by which cuBLAS has its own workspace again.
+CuPy's binding, which backend/gpu.py calls at all other times, refuses to set a stream that is being captured, and binds
+no workspace. cuBLAS would allocate one itself, which would break a capture: it is given one from here. It belongs to a
+stream and goes with it; graphs keep the stream on which they were captured. The handle is CuPy's: its next product sets
+the stream, by which cuBLAS has its own workspace again.
 """
 
 from __future__ import annotations
@@ -47,10 +47,7 @@ def gemm(*arguments: int) -> None:
 
 
 def _workspace(cupy: Any, stream: Any) -> Any:
-    """A stream's own, as products on two streams may run at once; as large as NVIDIA recommends.
-
-    Not from a pool, which would hand it out while they still run; cudaFree waits for them.
-    """
+    """A stream's own, as large as NVIDIA recommends. A pool would hand it out while products still run."""
     if stream.ptr not in _workspaces:
         size = 32 if int(cupy.cuda.Device().compute_capability) >= 90 else 4
         _workspaces[stream.ptr] = cupy.cuda.Memory(size << 20)

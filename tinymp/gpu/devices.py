@@ -13,10 +13,8 @@ from . import checks, elementwise, many, philox, row_sums  # noqa: F401 (they re
 
 @fast_path(Device.concatenate)
 def concatenate(device: Device, arrays: Sequence[Array], axis: int) -> Array:
-    """In the memory order of the first.
-
-    Slice by slice: of more than 8 arrays CuPy's concatenate uploads a table of addresses, which capturing refuses, and
-    its result is C-contiguous.
+    """In the memory order of the first. Slice by slice: of more than 8 arrays CuPy's concatenate uploads a table of
+    addresses, which capturing refuses.
     """
     shape = list(arrays[0].shape)
     shape[axis] = sum(x.shape[axis] for x in arrays)

@@ -1,5 +1,4 @@
-// Reading and writing neighbours in memory, sharing elements among threads, and functions of one element that several
-// files use.
+// Reading and writing neighbours in memory, and sharing elements among threads.
 
 // 16 bytes in registers: 8 halves or 4 floats.
 template <class E>
@@ -94,6 +93,3 @@ __device__ inline void each_chunk(long long n, bool wide, Body body) {
     for (long long i = thread; i < packs; i += threads) body(Width<PACK>(), i * PACK);
     for (long long i = packs * PACK + thread; i < n; i += threads) body(Width<1>(), i);
 }
-
-// 1 / (1 + e^-x); e^-x may overflow to inf, and 1 / inf is the right 0.
-__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }

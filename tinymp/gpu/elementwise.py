@@ -2,13 +2,11 @@
 
 By CuPy a pointwise op is two to five kernels, each of which reads and writes memory, FP16 two bytes at a time: a
 quarter of an H200's speed. Here an element is read once and written once, eight neighbours by each thread, 16 bytes at
-a time, and the Python that is read is the kernel that trains.
+a time.
 
 Arrays in one memory order are walked as flat memory. An operand that is broadcast is read eight at a time as well,
-where rows have a multiple of eight elements. Other orders, and addresses that are no multiples of 16 bytes, are read
-one by one, with 64-bit indices. Results lie in the memory order of the first operand that has their shape.
-
-While an observer listens, the definition itself runs and tells what it rounds: the bits are the same.
+where rows have a multiple of eight elements; other orders and addresses one by one. Results lie in the memory order of
+the first operand that has their shape. While an observer listens, the definition itself runs: the bits are the same.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ def map_into(device: Device, targets: Sequence[Array], f: Callable, *operands: A
 def _plan(f: Callable, operands: tuple, options: dict, targets: tuple) -> Plan | None:
     key = (
         id(f.__code__),
-        *[_fixed(x) for x in _held(f)],
+        *[_fixed(cell.cell_contents) for cell in getattr(f, "__closure__", None) or ()],
         policy_in_use.get().rounding,
         *[_seen(x) for x in (*operands, *targets)],
         *[(name, _seen(x)) for name, x in options.items()],
@@ -67,14 +65,8 @@ def _plan(f: Callable, operands: tuple, options: dict, targets: tuple) -> Plan |
     return known[1]
 
 
-def _held(f: Callable) -> list:
-    """The variables that a definition takes from around itself."""
-    cells = getattr(f, "__closure__", None) or ()
-    return [cell.cell_contents for cell in cells]
-
-
 def _fixed(x: Any) -> Any:
-    """The part of a held variable on which a kernel depends. Of an op it is the class: options are arguments."""
+    """Of a held variable that on which a kernel depends. Of an op it is the class: options are arguments."""
     return type(x) if isinstance(x, Op) else (type(x), x)
 
 
@@ -105,13 +97,9 @@ class Plan(NamedTuple):
         made = [xp.empty(self.shape, dtype) for dtype in self.outputs]
         if self.code:
             require_one_gpu(xp)
-            values = (
-                [arguments[i] for i in self.arrays],
-                made,
-                self.layout,
-                [to(arguments[i]) for i, to in self.numbers],
-            )
-            kernel(xp, self.code)((self.blocks,), (THREADS,), tuple([x for some in values for x in some]))
+            numbers = [to(arguments[i]) for i, to in self.numbers]
+            values = *[arguments[i] for i in self.arrays], *made, *self.layout, *numbers
+            kernel(xp, self.code)((self.blocks,), (THREADS,), values)
         places = (*arguments, *(made if self.axes is None else [y.transpose(self.axes) for y in made]))
         if isinstance(self.results, tuple):
             return tuple([None if i is None else places[i] for i in self.results])
@@ -133,9 +121,8 @@ def name_of(code: str) -> str:
 
 
 def plan_of(f: Callable, operands: tuple, options: dict, targets: tuple = ()) -> Plan | None:
-    """How to run a definition on arguments like these; None if it cannot be traced, or there is no array.
-
-    targets: where the results go, behind the arguments; by default they are new arrays.
+    """How to run a definition on arguments like these; None if it cannot be traced, or there is no array. targets:
+    where the results go, behind the arguments; by default they are new arrays.
     """
     arguments = [*operands, *options.values(), *targets]
     into = len(arguments) - len(targets)
@@ -196,11 +183,11 @@ def _on_symbols(f: Callable) -> Callable:
         return f
 
     def stand_in(x: Any) -> Any:
-        if isinstance(x, Op):
-            op = type(x)()
-            op.device = SYMBOLS
-            return op
-        return SYMBOLS if isinstance(x, Device) else x
+        if not isinstance(x, Op):
+            return SYMBOLS if isinstance(x, Device) else x
+        op = type(x)()
+        op.device = SYMBOLS
+        return op
 
     held = tuple([CellType(stand_in(cell.cell_contents)) for cell in cells])
     return FunctionType(f.__code__, f.__globals__, f.__name__, f.__defaults__, held)
@@ -217,7 +204,7 @@ def _laid_out(
     order = sorted(range(len(shape)), key=lambda a: 0 if whole is None else -whole.strides[a])
     steps = {i: _steps(x, shape, order) for i, x in arrays.items()}
     lengths, steps = _joined([shape[a] for a in order], steps)
-    dense = _dense(lengths)
+    dense = [prod(lengths[a + 1 :]) for a in range(len(lengths))]
     flat = {i for i, s in steps.items() if s == dense}
     one = {i for i, s in steps.items() if not any(s)} - flat
     strided = [i for i in arrays if i not in flat and i not in one]
@@ -255,10 +242,6 @@ def _joined(lengths: list[int], steps: dict[int, list[int]]) -> tuple[list[int],
         else:
             kept.append(a)
     return [lengths[a] for a in kept], {i: [s[a] for a in kept] for i, s in steps.items()}
-
-
-def _dense(lengths: list[int]) -> list[int]:
-    return [prod(lengths[a + 1 :]) for a in range(len(lengths))]
 
 
 def _text(

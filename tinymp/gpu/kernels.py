@@ -1,13 +1,11 @@
 """Loading and launching the CUDA kernels that lie beside the ops: `softmax.py` has its kernels in `softmax.cu`.
 
 A .cu file holds functions `extern "C" __global__ void name(arguments)`. Each is compiled by itself with NVRTC (through
-CuPy, which keeps the result on disk) at its first use, once per storage dtype: `T` is half or float. So a first step
-waits for the kernels that it runs, not for every template of their files. Every source is preceded by hardware.cuh and
-common.cuh, and then by the files that it names in lines such as `#include "rows.cuh"`; they lie beside it. Nothing is
-included from the CUDA toolkit.
+CuPy, which keeps the result on disk) at its first use, once per storage dtype: `T` is half or float. Every source is
+preceded by hardware.cuh and common.cuh, and then by the files beside it that it names in lines such as
+`#include "rows.cuh"`. Nothing is included from the CUDA toolkit.
 
-CuPy makes NVRTC flush subnormal FP32 numbers (below 2^-126) to zero, as in its own kernels. FP16's subnormal numbers
-are normal ones in FP32, and stay.
+CuPy makes NVRTC flush subnormal FP32 numbers (below 2^-126) to zero; FP16's subnormal numbers are normal ones in FP32.
 """
 
 from __future__ import annotations
@@ -54,9 +52,8 @@ _DECLARATION = _KERNEL + r"([^)]*)\)\s*\{"
 
 
 class Argument(NamedTuple):
-    """One argument of a kernel: `const T* x` is Argument("x", (float16,), True, True) where T is half.
-
-    constant: whether the kernel only reads what is behind the pointer.
+    """One argument of a kernel: `const T* x` is Argument("x", (float16,), True, True) where T is half; constant: only
+    read.
     """
 
     name: str
@@ -77,7 +74,6 @@ def source(path: pathlib.Path) -> str:
 
 
 def with_headers(code: str) -> str:
-    """The whole translation unit of a generated kernel."""
     included = [HERE / name for name in _INCLUDE.findall(code)]
     return f'{joined([*HEADERS, HERE / "elements.cuh", *included])}\n#line 1 "generated"\n{_INCLUDE.sub("", code)}'
 
@@ -135,9 +131,8 @@ class Kernels:
     def launch(self, name: str, dtype: np.dtype, grid: Any, block: Any, *args: Any, shared: int = 0) -> None:
         """Run kernel `name`, compiled for storage `dtype`, on `grid` blocks of `block` threads (each int or tuple).
 
-        args: arrays, whose memory the kernel gets as a pointer, None (a null pointer), and numbers. They are checked
-        against the kernel's declaration: TypeError for another count or dtype. shared: bytes of dynamic shared memory.
-        RuntimeError on another GPU than before.
+        args: arrays, None (a null pointer), and numbers, which are checked against the kernel's declaration: TypeError
+        for another count or dtype. shared: bytes of dynamic shared memory. RuntimeError on another GPU than before.
         """
         import cupy
 

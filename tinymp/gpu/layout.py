@@ -1,7 +1,6 @@
-"""Memory layouts, as CUDA kernels see them, and how blocks of threads share them. Nothing here computes.
-
-An op's arrays have a meaning (N, C, H, W) and an order in memory (the convolutions write C, H, W, N). A kernel wants
-to know which axes are neighbours in memory: `channels` says it.
+"""Memory layouts, as CUDA kernels see them, and how blocks of threads share them. An op's arrays have a meaning (N, C,
+H, W) and an order in memory (the convolutions write C, H, W, N); a kernel wants to know which axes are neighbours in
+memory.
 """
 
 from __future__ import annotations
@@ -32,12 +31,11 @@ def memory_order(x: Array) -> tuple[int, ...]:
 
 
 def dense(x: Array) -> bool:
-    """Whether x fills one block of memory without gaps or repetitions, in whatever order of axes."""
+    """Whether x fills one block of memory without gaps or repetitions."""
     return _lies(x.shape, x.strides, x.itemsize)[1]
 
 
 def compact(xp: Any, x: Array) -> Array:
-    """x itself where it is dense, else a C-contiguous copy."""
     return x if dense(x) else xp.ascontiguousarray(x)
 
 
@@ -51,7 +49,6 @@ def contiguous(xp: Any, x: Array) -> Array:
 
 
 def images_last(xp: Any, x: Array) -> Array:
-    """(N, C, H, W) as a C-contiguous (C, H, W, N)."""
     return contiguous(xp, x.transpose(1, 2, 3, 0))
 
 
@@ -71,7 +68,7 @@ def _copy(x: Array, y: Array) -> None:
 
 
 def same_layout(x: Array, y: Array) -> bool:
-    """Whether arrays have one shape, are dense and agree in memory order: kernels may walk them as flat memory."""
+    """Whether kernels may walk both arrays as flat memory: of one shape, dense, in one order."""
     return x.shape == y.shape and dense(x) and dense(y) and memory_order(x) == memory_order(y)
 
 
@@ -108,7 +105,6 @@ def ceil_div(n: int, d: int) -> int:
 
 
 def power_of_two(n: int) -> int:
-    """The smallest power of two that is at least n."""
     return 1 << (n - 1).bit_length()
 
 

@@ -27,14 +27,7 @@ def cross_entropy_forward(op: CrossEntropy, x: Array, target: Array, *, ignore_i
 
 @kernel(WeightedCrossEntropy.forward)
 def weighted_forward(
-    op: WeightedCrossEntropy,
-    x: Array,
-    target: Array,
-    w: Array | None,
-    *,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
+    op: Any, x: Array, target: Array, w: Array | None, *, ignore_index: int, reduction: str, label_smoothing: float
 ) -> Any:
     return _forward(op, x, target, w, ignore_index, label_smoothing)
 
@@ -61,26 +54,18 @@ def _forward(op: Any, x: Array, target: Array, w: Array | None, ignore_index: in
 
 
 @kernel(CrossEntropy.backward)
-def cross_entropy_backward(op: CrossEntropy, dy: Array) -> Any:
-    (x, t, kept), (top, scale, divisor) = op.saved, op.statistics
-    return _backward(op, dy, x, None, divisor, t, kept, None, top, scale)
-
-
 @kernel(WeightedCrossEntropy.backward)
-def weighted_backward(op: WeightedCrossEntropy, dy: Array) -> Any:
-    (x, t, weight, kept), (w, top, scale, divisor) = op.saved, op.statistics
-    return _backward(op, dy, x, weight, divisor, t, kept, w, top, scale)
-
-
-def _backward(op: Any, dy: Array, input: Array, weight: Array | None, divisor: Array | None, *rows: Any) -> Any:
-    xp, x = op.xp, compact(op.xp, input)
+def cross_entropy_backward(op: Any, dy: Array) -> Any:
+    weighted = isinstance(op, WeightedCrossEntropy)
+    (x, t, *weight, kept), (*w, top, scale, divisor) = op.saved, op.statistics
+    xp, x = op.xp, compact(op.xp, x)
     if (plan := along(x, op.axis)) is None:
         return NotImplemented
     dx, each, like = made(x), op.reduction == "none", reduced(xp, x, op.axis, bool)
     # saved by either forward
-    t, kept, w, top, scale = (None if a is None else matching(xp, a, like) for a in rows)
+    t, kept, top, scale, *w = (matching(xp, a, like) for a in (t, kept, top, scale, *w))
     dy = matching(xp, xp.expand_dims(dy, op.axis), like) if each else dy
-    known = t, kept, dy, each, divisor, dx, w, top, scale, vector(xp, weight)
-    hard, share = (op.hard, op.share) if isinstance(op, WeightedCrossEntropy) else (1.0, 0.0)
+    known = t, kept, dy, each, divisor, dx, *(w or [None]), top, scale, vector(xp, weight[0]) if weighted else None
+    hard, share = (op.hard, op.share) if weighted else (1.0, 0.0)
     plan.launch(KERNELS, "cross_entropy_backward", x, *known, hard, share)
     return store(dx, like=x), *[None] * (len(op.targets) - 1)

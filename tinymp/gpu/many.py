@@ -1,8 +1,8 @@
 """A definition on many arrays in one launch: a rule on all parameters, the copies of all statistics.
 
 A network has a hundred parameters, most of them small; a launch for each would leave the GPU waiting. Here a kernel
-made from a definition (see elementwise.py) walks rows of arrays, in chunks. Their addresses and sizes are an argument
-of it, by value: a captured CUDA graph copies them, nothing is uploaded, and nothing can be overwritten.
+made from a definition walks rows of arrays, in chunks. Their addresses and sizes are an argument of it, by value: a
+captured CUDA graph copies them, and nothing is uploaded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Many:
     """A kernel on rows of arrays, while it is written, and once `write` has been called, to be launched.
 
     name     of the kernel, behind which comes a hash of its text
-    columns  the dtypes of a row's arrays by their names. The arrays of a row have one size
+    columns  the dtypes of a row's arrays, which have one size, by their names
     counts   names of further arrays of a row, int32 of one element
     shared   names of what all rows share -> its type in C
     drawing  whether there are random bits: then the first of `shared` is their state (philox.py)
@@ -80,7 +80,6 @@ class Many:
         return self
 
     def text(self, rows: int) -> str:
-        """The kernel for so many rows."""
         includes = [f'#include "{file}"' for file in ("random.cuh", "many.cuh")[not self.trace.draws :]]
         typedef = f"typedef Rows<{len(self.columns) + len(self.counts)}, {rows}> Many;"
         name = f"{self.name}_{hashlib.sha256((typedef + self._body).encode()).hexdigest()[:16]}"
@@ -140,7 +139,6 @@ def _most(xp: Any, columns: int) -> int:
 
 @cache
 def _copies() -> Many:
-    """Two bytes at a time."""
     two = np.dtype(np.uint16)
     many = Many("copy_all", {"source": two, "target": two}, shared={"wanted": "const bool*"})
     return many.write({"target": many.symbols["source"]}, begin=["if (wanted && !*wanted) return;"])

@@ -1,13 +1,13 @@
 """An optimizer's step on a GPU: its rule as it is written, traced, on all parameters of a dtype in one launch.
 
-`Optimizer.updated` is called once with symbols; what it computes becomes a kernel (many.py), with the bits of the
-definition run operation by operation. Nothing waits for the device: options (lr, betas, ...), step counts, the loss
-scale and whether to skip are read there, so that a captured CUDA graph follows their changes. Options that are True or
-False, whether one on which the rule branches is 0, and what is trained at all, stay as they were when it was captured.
+`Optimizer.updated` is called once with symbols; what it computes becomes a kernel (many.py) with the definition's bits.
+Nothing waits for the device: options (lr, betas, ...), step counts, the loss scale and whether to skip are read there,
+so that a captured CUDA graph follows their changes. Options that are True or False, whether one on which the rule
+branches is 0, and what is trained at all, stay as they were when it was captured.
 
 Left to the definition, one parameter after another: a rule that branches on its step count or on values, reads
 attributes of its optimizer, or takes a norm; sparse gradients; BF16; weights with gaps; and all rules while an observer
-listens. Then the host first looks whether to skip.
+listens.
 """
 
 from __future__ import annotations
@@ -130,7 +130,6 @@ def _row(state: dict[str, Any], arrays: dict[str, Array], many: Many) -> list[Ar
 
 
 def _traced(optimizer: Optimizer, group: Group, p: Parameter, arrays: dict[str, Array]) -> Rule:
-    """The rule as a kernel, for parameters of the kind of p."""
     asked: dict[int, bool] = {}
     rule = Rule(None, group, asked)
     if not _walked(arrays):
@@ -186,7 +185,6 @@ def scale_type(scale: Any) -> str:
 
 
 def scale_value(scale: Any) -> Any:
-    """The argument."""
     return getattr(scale, "array", scale)
 
 
@@ -230,15 +228,12 @@ def _options(optimizer: Optimizer, rule: Rule) -> Array:
     captured = [value for value in group.values() if isinstance(value, bool)]
 
     def refresh() -> None:
+        name = type(optimizer).__name__
         if not any(g is group for g in optimizer.param_groups):  # the graph would go on with the state of before
-            raise recording.Outdated(
-                f"{type(optimizer).__name__}.load_state_dict has put new groups and state in place"
-            )
+            raise recording.Outdated(f"{name}.load_state_dict has put new groups and state in place")
         optimizer.check_options(group)
         if [value for value in group.values() if isinstance(value, bool)] != captured or not _as_asked(rule):
-            raise recording.Outdated(
-                f"an option of {type(optimizer).__name__} has changed on which it depends what is computed"
-            )
+            raise recording.Outdated(f"an option of {name} has changed on which it depends what is computed")
         _uploaded(optimizer, group)
 
     recording.before_replay(refresh)
@@ -265,9 +260,8 @@ def _count(n: int) -> Array:
 
 
 class PendingResult:
-    """The StepResult of a step on a GPU, which the host has not looked at: each look (`applied`, bool, ==) waits.
-
-    After a step that was captured in a CUDA graph it tells of the last replay.
+    """The StepResult of a step on a GPU, of which each look (`applied`, bool, ==) waits; of a captured step that of the
+    last replay.
     """
 
     def __init__(self, skipped: Array) -> None:
@@ -277,17 +271,15 @@ class PendingResult:
         """APPLIED or SKIPPED. Waits for the GPU."""
         return StepResult.SKIPPED if backend.to_cpu(self._skipped).any() else StepResult.APPLIED
 
-    applied = property(lambda self: self.result().applied, doc="Whether the parameters were updated.")
-    name = property(lambda self: self.result().name, doc="The name of the StepResult.")
-    value = property(lambda self: self.result().value, doc="The value of the StepResult.")
+    applied = property(lambda self: self.result().applied)
+    name = property(lambda self: self.result().name)
+    value = property(lambda self: self.result().value)
 
     def __bool__(self) -> bool:
         return self.applied
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, PendingResult):
-            return self.result() is other.result()
-        return self.result() is other
+        return self.result() is (other.result() if isinstance(other, PendingResult) else other)
 
     def __hash__(self) -> int:
         return hash(self.result())

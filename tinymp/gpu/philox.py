@@ -1,8 +1,6 @@
-"""The GPU's random numbers: Philox 4x32 (Salmon et al., 2011), a function of a seed, an offset and an index.
-
-Element i of a draw has its own number, whatever thread computes it. Seed and offset lie in device memory, at an address
-that never changes; every draw reads them and advances the offset on the device, so that a captured CUDA graph draws new
-numbers at each replay, and nothing waits for the device.
+"""The GPU's random numbers: Philox 4x32 (Salmon et al., 2011), a function of a seed, an offset and an index: element i
+of a draw has its own number, whatever thread computes it. Seed and offset lie in device memory; every draw advances the
+offset there, so that a captured CUDA graph draws new numbers at each replay, and nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from .layout import THREADS, blocks, compact
 KERNELS = Kernels(__file__)
 
 _F32, _F16 = np.dtype(np.float32), np.dtype(np.float16)
-_start = (0, 0)  # seed and offset where the first draw begins
+_start: tuple[int, ...] = (0, 0)  # seed and offset where the first draw begins
 _state: Array = None  # uint64 [seed, offset] on the device, from the first draw on
 
 
@@ -31,7 +29,7 @@ def state() -> Array:
     if _state is None:
         made = _state = recording.lasting((2,), "uint64")
         start = _start
-        recording.after_capture(lambda: _write(made, *start))  # a replay must not start over
+        recording.after_capture(lambda: recording.upload(np.array(start, "uint64"), made))  # a replay goes on
     return _state
 
 
@@ -44,7 +42,6 @@ def advance(draws: int = 1, unless: Any = False) -> None:
 
 @fast_path(Device.manual_seed)
 def manual_seed(device: Device, seed: int) -> None:
-    """Restart the generator from `seed` (its last 64 bits)."""
     _set(seed % 2**64, 0)
 
 
@@ -57,7 +54,7 @@ def get_rng_state(device: Device) -> dict[str, int]:
 
 @fast_path(Device.set_rng_state)
 def set_rng_state(device: Device, state: dict[str, int]) -> None:
-    """Put the generator back into an earlier state. ValueError for what `get_rng_state` cannot have returned."""
+    """ValueError for what `get_rng_state` cannot have returned."""
     if state.keys() != {"seed", "offset"}:
         raise ValueError(f"set_rng_state: expected the GPU's state to hold seed and offset, got {state!r}")
     _set(state["seed"], state["offset"])
@@ -65,7 +62,6 @@ def set_rng_state(device: Device, state: dict[str, int]) -> None:
 
 @fast_path(Device.uniform)
 def uniform(device: Device, shape: tuple[int, ...]) -> Array:
-    """FP32 numbers in [0, 1)."""
     import cupy
 
     y = cupy.empty(shape, _F32)
@@ -90,13 +86,9 @@ def _draw(kernel: str, n: int, *arrays: Array) -> None:
         advance()
 
 
-def _set(seed: int, offset: int) -> None:
+def _set(*start: int) -> None:
     global _start
     if _state is None:
-        _start = seed, offset
+        _start = start
     else:
-        _write(_state, seed, offset)
-
-
-def _write(state: Array, seed: int, offset: int) -> None:
-    recording.upload(np.array([seed, offset], "uint64"), state)
+        recording.upload(np.array(start, "uint64"), _state)

@@ -1,6 +1,4 @@
-"""The host's share of a CUDA graph: while one is captured, uploads wait, and work before each replay is noted.
-
-gpu/capture.py begins and ends a recording; the modules of this backend ask here whether one is under way. A
+"""The host's share of a CUDA graph: while one is captured, uploads wait, and work before each replay is noted. A
 recording belongs to its thread, like the stream that is captured: what another thread does meanwhile is done at once.
 """
 
@@ -49,10 +47,8 @@ def capturing() -> bool:
 
 
 def after_capture(work: Callable[[], None]) -> None:
-    """Do `work` now, or, while a graph is captured, after the capture.
-
-    For uploads from the host. A copy that is captured would read host memory again at each replay; what a captured
-    kernel reads from a fixed address may as well be written once, before the first replay.
+    """Do `work` now, or, while a graph is captured, after the capture. For uploads from the host: a copy that is
+    captured would read host memory again at each replay.
     """
     if _here.recording is None:
         work()
@@ -64,10 +60,9 @@ _under_way: list[tuple[Any, Any]] = []  # pinned memory that is being copied, be
 
 
 def _hold(memory: Any, event: Any) -> None:
-    """Record the event behind a copy that was just started, and hold its pinned memory until it is done.
-
-    CuPy's pool gives pinned memory to the next who asks as soon as nobody holds it (PooledPinnedMemory.free). Without a
-    lock, which Ctrl-C could leave locked: each of these operations of a list is whole by itself.
+    """Record the event behind a copy that was just started, and hold its pinned memory until it is done: CuPy's pool
+    gives pinned memory to the next who asks as soon as nobody holds it. Without a lock, which Ctrl-C could leave
+    locked.
     """
     event.record()
     _under_way.append((memory, event))
@@ -78,10 +73,8 @@ def _hold(memory: Any, event: Any) -> None:
 
 
 def upload(host: np.ndarray, array: Array) -> None:
-    """Copy host into a C-contiguous device array of its size and dtype; not while a graph is captured.
-
-    By way of pinned memory: before a copy from any other, the driver may wait until the device has done all its work
-    (CUDA Runtime API, "API synchronization behavior").
+    """Copy host into a C-contiguous device array of its size and dtype; not while a graph is captured. By way of pinned
+    memory: before a copy from any other, the driver may wait until the device has done all its work.
     """
     import cupy
 
@@ -93,10 +86,8 @@ def upload(host: np.ndarray, array: Array) -> None:
 
 
 def lasting(shape: tuple[int, ...], dtype: str) -> Array:
-    """An array whose content replays of a graph leave alone, also if it is made while the graph is captured.
-
-    It has memory of its own then. A pool would hand out what an earlier kernel of the same graph has written to, and
-    writes to again in every replay: an H200 found such a table full of activations.
+    """An array whose content replays of a graph leave alone, also if it is made while the graph is captured: it has
+    memory of its own then. A pool would hand out what an earlier kernel of the same graph has written to.
     """
     import cupy
 
@@ -116,7 +107,6 @@ reads = 0  # how often the host has waited for values of the device: a step that
 
 
 def note_read() -> None:
-    """The host waits for values of the device."""
     global reads
     reads += 1
 
@@ -126,9 +116,8 @@ class Outdated(RuntimeError):
 
 
 class AsyncCallback:
-    """Calls the host with a small device array, without waiting: it is copied now and then, and read when it is there.
-
-    array: integers on the device; arrived(values): called with what the host gets, some steps late. It may raise.
+    """Calls the host with a small device array of integers, without waiting: it is copied now and then, and read when
+    it is there. arrived(values): called with what the host gets, some steps late. It may raise.
     """
 
     def __init__(self, array: Array, arrived: Callable[[np.ndarray], None]) -> None:

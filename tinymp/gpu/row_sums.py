@@ -15,10 +15,8 @@ KERNELS = Kernels(__file__)
 
 @fast_path(Device.scatter_add_rows)
 def scatter_add_rows(device: Device, n_rows: int, index: Array, rows: Array) -> Array:
-    """Zeros (n_rows, ...) with rows[i] added to row index[i], in order of i, all in FP32.
-
-    As `Device.scatter_add_rows`, but indices outside [0, n_rows) are left out. NotImplemented for rows in FP16, which a
-    study sums, and in FP64.
+    """As `Device.scatter_add_rows`, but indices outside [0, n_rows) are left out. NotImplemented for rows in FP16,
+    which a study sums, and in FP64.
     """
     import cupy
 

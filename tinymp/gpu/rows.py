@@ -1,7 +1,5 @@
-"""How the blocks of a GPU share sums along one axis, over channels and over the last axes.
-
-The kernels are in `rows.cuh` and beside the ops that launch these plans. A plan is made for a dense array, and is None
-for one that no kernel takes.
+"""How the blocks of a GPU share sums along one axis, over channels and over the last axes, by kernels in `rows.cuh` and
+beside the ops. A plan is made for a dense array, and is None for one that no kernel takes.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ def vector(xp: Any, v: Array | None) -> Array | None:
 
 @cache
 def ints(*numbers: int) -> tuple[np.int32, ...]:
-    """As kernels take them."""
     return tuple([np.int32(n) for n in numbers])
 
 
@@ -67,7 +64,6 @@ class Channels(NamedTuple):
 
 
 def over_channels(x: Array) -> Channels | None:
-    """The plan for sums of x (N, C, ...) over all but axis 1."""
     return over_all_but(*channels(x), 16 // x.itemsize)
 
 
@@ -101,8 +97,6 @@ def _parts(groups: int, n: int) -> int:
 
 
 class Rows(NamedTuple):
-    """x seen as rows of neighbours (layer norm, softmax)."""
-
     rows: int
     length: int
     lanes: int  # threads per row

@@ -1,8 +1,6 @@
-"""A loss scaler on the GPU, so that a step never waits for the host and can be captured in a CUDA graph.
-
-What the host would decide at the end of an iteration, the same `Rule` decides, as a kernel made from it. The host reads
-the scale and the history on request, which waits for the GPU; that a limit was reached it learns some steps late, from
-an asynchronous callback.
+"""A loss scaler on the GPU, so that a step never waits for the host and can be captured in a CUDA graph. At the end of
+an iteration the same `Rule` decides as on the host, as a kernel. The host reads the scale and the history on request,
+which waits; that a limit was reached it learns some steps late.
 """
 
 from __future__ import annotations
@@ -45,9 +43,8 @@ where: Any = np.where
 
 @cache
 def _checking(dtype: np.dtype, scale: str, result: bool) -> Many:
-    """Lowers `found` to the place of the first gradient that, without its scale, is not finite; and writes it in FP32.
-
-    scale: the type of the loss scale in C, "" for 1.
+    """Lowers `found` to the place of the first gradient that, unscaled, is not finite; and writes it in FP32. scale:
+    its type in C.
     """
     columns = {"gradient": dtype, **({"result": np.result_type(dtype, float32)} if result else {})}
     many = Many("check", columns, shared={"found": "int*", "start": "int", **({"scale": scale} if scale else {})})
@@ -60,7 +57,6 @@ def _checking(dtype: np.dtype, scale: str, result: bool) -> Many:
 
 @cache
 def _noting(dtype: np.dtype) -> Many:
-    """bad_loss = 1 for a loss that is not finite."""
     many = Many("note_loss", {"bad_loss": INT, "loss": dtype})
     return many.write({"bad_loss": where(np.isfinite(many.symbols["loss"]), many.symbols["bad_loss"], 1)})
 
@@ -93,9 +89,8 @@ def _ending(optimizers: int) -> Many:
 
 
 class DeviceScale:
-    """A loss scale on the GPU. It stands in `grad_scale` in place of a number; `float` of it waits for the GPU.
-
-    Two of them compare equal only if they are the same object: the host does not know their values.
+    """A loss scale on the GPU, in `grad_scale` in place of a number; `float` of it waits. Two compare equal only if
+    they are the same object.
     """
 
     def __init__(self, array: Array) -> None:
@@ -111,15 +106,14 @@ class DeviceScale:
 
 
 class OnDevice:
-    """A scaler's `Kept` on the GPU. Its numbers are there, and reading them waits.
+    """A scaler's `Kept` on the GPU, where its numbers are.
 
     scale     S, FP32, without axes
     counts    (COUNTS,), int32; see ITERATION and the following
     found     (OPTIMIZERS,), int32: per optimizer the place of its first gradient that is not finite, or NONE; see
               PLACES
     bad_loss  (1,), int32: 1 if a loss of this iteration is not finite, else 0
-    changes   the last RING changes of S, as three arrays (RING,): iteration (int32), new S (FP32), and what was found
-              (int32), -1 where S grew
+    changes   the last RING changes of S, as three arrays (RING,): iteration, new S, and what was found, -1 where S grew
     """
 
     def __init__(self, scaler: LossScaler) -> None:
@@ -161,7 +155,6 @@ class OnDevice:
         return self.told
 
     def load(self, state: State, iteration: int, history: Iterable) -> None:
-        """Go on with these."""
         self.start, self.told = state.scale, [*history]
         counts = [iteration, *state[1:], len(self.told), 0]
         self.forget()
@@ -169,18 +162,13 @@ class OnDevice:
         self.scale.fill(state.scale)
 
     def forget(self) -> None:
-        """Forget the notes of this iteration."""
         self.found.fill(NONE)
         self.bad_loss.fill(0)
 
     def label(self, overflowed: int) -> str:
-        """The name of the parameter whose gradient overflowed, for messages."""
         i, j = divmod(int(overflowed), PLACES)
-        if not 0 <= i < len(self.optimizers):
-            return "a parameter"
-        optimizer = self.optimizers[i]
-        params = optimizer.parameters()
-        return optimizer.label(params[j]) if j < len(params) else "a parameter"
+        params = self.optimizers[i].parameters() if 0 <= i < len(self.optimizers) else ()
+        return self.optimizers[i].label(params[j]) if j < len(params) else "a parameter"
 
     def _arrived(self, counts: np.ndarray) -> None:
         """Look at the counts of some steps ago, of which some may have been missed."""
@@ -221,7 +209,6 @@ def note_loss(scaler: LossScaler, loss: Tensor) -> None:
 
 @fast_path(LossScaler.find_overflow)
 def find_overflow(scaler: LossScaler, optimizer: Any, params: list[Parameter], unscale: bool) -> None:
-    """In one launch for gradients of one dtype and scale."""
     number, found = _on_device(scaler).place_of(optimizer)
     alike: dict[tuple, dict[Parameter, list[Array]]] = {}
     for p in params:
@@ -247,7 +234,6 @@ def should_skip(scaler: LossScaler, optimizer: Any) -> Array:
 
 @fast_path(LossScaler.end)
 def end(scaler: LossScaler, now: Iteration) -> None:
-    """In one small launch."""
     kept = _on_device(scaler)
     if not now.judged:  # what was noted is only forgotten
         kept.forget()

@@ -1,9 +1,8 @@
 """Symbols in place of arrays: a definition that is called with them writes down, as C, what it computes.
 
 `store(op.xp.exp(widen(x)), like=x)` on a symbol x of FP16 becomes three lines: `widen(x)`, `expf(...)` and
-`round_to_half(...)`. The primitives of precision.py run as they are: a symbol lies on the device `SYMBOLS`, which
-carries them out by writing. Each line computes in the dtype that NumPy would compute in, in the order of the
-definition, by the function that CuPy's own kernel calls, so that the kernel has the bits of the operations one by one.
+`round_to_half(...)`. The primitives of precision.py run as they are: a symbol lies on the device `SYMBOLS`. Each line
+computes in NumPy's dtype, in the order of the definition, by the function that CuPy's own kernel calls: the same bits.
 
 NotTraced: the definition branches on a value, sums, or asks for something else that is no function of one element.
 """
@@ -25,6 +24,7 @@ OF_NUMBERS = {float: "double", int: "long long", bool: "bool"}  # Python's numbe
 
 # ufuncs in C. {f} is "f" for FP32, whose functions end in it. Those of CuPy: cupy/_core/_routines_math.pyx, cupy/_math/
 _BOTH = {"add": "+", "subtract": "-", "multiply": "*"}
+_AS_IN_C = "exp expm1 log log2 log10 log1p sqrt rint floor ceil trunc sin cos tan sinh cosh tanh"
 _FLOATING = {
     "divide": "{0} / {1}",
     "negative": "{0} * -1",  # which flushes what is below 2^-126, as CuPy's kernel does
@@ -40,13 +40,7 @@ _FLOATING = {
     "isnan": "{0} != {0}",
     "isfinite": "fabs{f}({0}) < {inf}",
     "isinf": "fabs{f}({0}) == {inf}",
-    **{
-        name: f"{name}{{f}}({{0}})"
-        for name in (
-            *("exp", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rint", "floor", "ceil", "trunc"),
-            *("sin", "cos", "tan", "sinh", "cosh", "tanh"),
-        )
-    },
+    **{name: f"{name}{{f}}({{0}})" for name in _AS_IN_C.split()},
     **{f"arc{name}": f"a{name}{{f}}({{0}})" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
 }
 _COMPARING = {
@@ -97,7 +91,6 @@ class Trace:
         self._count = 0
 
     def variable(self, kind: str, code: str, number: bool = False) -> str:
-        """A new constant of C."""
         name = f"{'s' if number else 'v'}{self._count}"
         self._count += 1
         (self.numbers if number else self.lines).append(f"const {kind} {name} = {code};")
@@ -152,9 +145,8 @@ class Number(_Operand):
 
 
 class Option(Number):
-    """A number of a parameter group, in device memory: kernels read it, but that it is 0 may decide what they compute.
-
-    asked  place of an option -> whether it is not 0, of those of which a definition has asked that
+    """A number of a parameter group, in device memory. asked: place -> whether it is not 0, where a definition asks
+    that.
     """
 
     def __init__(self, trace: Trace, place: int, value: float, asked: dict[int, bool]) -> None:
@@ -193,7 +185,6 @@ class Symbol(_Operand):
         return _converted(self, np.dtype(dtype))
 
     def view(self, dtype: Any) -> Symbol:
-        """The same bits."""
         if np.dtype(dtype) == self.dtype:
             return self
         if (code := _BITS.get((self.dtype, np.dtype(dtype)))) is None:
@@ -202,7 +193,6 @@ class Symbol(_Operand):
 
 
 def _literal(value: Any, dtype: np.dtype) -> str:
-    """A constant of a definition as C has it in dtype."""
     if dtype == _BOOL:
         return str(bool(value)).lower()
     if dtype.kind != "f":
@@ -236,7 +226,6 @@ def _converted(x: Any, dtype: np.dtype) -> Any:
 
 
 def _code(x: Any, dtype: np.dtype) -> str:
-    """An operand in the C type of dtype."""
     if isinstance(x, Symbol):
         return _converted(x, dtype).name
     if isinstance(x, Number):
@@ -308,7 +297,6 @@ def _expression(name: str, dtype: np.dtype) -> str:
 
 
 def _where(mask: Any, x: Any, y: Any) -> Any:
-    """A choice by its bits: nothing is computed."""
     operands = mask, x, y
     if not any(hasattr(a, "shape") for a in operands):
         raise NotTraced("a choice between numbers")
@@ -319,7 +307,6 @@ def _where(mask: Any, x: Any, y: Any) -> Any:
 
 
 def _clip(x: Any, low: Any, high: Any) -> Any:
-    """As CuPy's kernel has it."""
     if not isinstance(x, Symbol) or x.dtype not in (_F32, _F64):
         raise NotTraced("clip")
     a, b = _code(low, x.dtype), _code(high, x.dtype)
@@ -346,15 +333,12 @@ class Symbols(Device):
     keeps_order = False
 
     def cast(self, x: Any, dtype: np.dtype) -> Any:
-        """As `Device.cast`."""
         return _converted(x, dtype)
 
     def select(self, mask: Any, x: Any) -> Any:
-        """As `Device.select`."""
         return _where(mask, x, x.dtype.type(0))
 
     def cast_stochastic(self, x: Any) -> Any:
-        """As `Device.cast_stochastic`, where there is a source of random bits."""
         if x.trace.drawing is None:
             raise NotTraced("random numbers")
         x.trace.draws += 1

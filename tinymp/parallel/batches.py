@@ -16,13 +16,13 @@ from ..events import type_name
 
 
 class SharedBatches:
-    """The part of each batch of a loader that this process trains on. It compares what must be equal in all processes.
+    """The part of each batch of a loader that this process trains on: the items rank, rank + size, ... So the batches
+    are the same with any number of processes, and so is the state.
 
-    This process loads the items rank, rank + size, ... of each batch: the batches are the same with any number of
-    processes, and so is the state. All must have the same data (ValueError: of as many items, and of a TensorDataset or
-    a Subset of one the same bits), the same seed, and in every epoch the same order. A loader needs a seed or generator
-    where it shuffles, drop_last where the last batch is not full, and a batch_size that the number of processes
-    divides. All begin each epoch, for it is compared then.
+    All must have the same data (ValueError: of as many items, and of a TensorDataset or a Subset of one the same bits),
+    the same seed, and in every epoch the same order, which is compared when all begin it. A loader needs a seed or
+    generator where it shuffles, drop_last where the last batch is not full, and a batch_size that the number of
+    processes divides.
     """
 
     def __init__(self, loader: DataLoader, seed: int | None) -> None:

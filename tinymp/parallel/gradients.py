@@ -56,11 +56,10 @@ class DistributedDataParallel(Observer):
         scaler.scale(loss).backward()   # the gradients are averaged when this returns
         scaler.step(optimizer)          # so all processes make the same step
 
-    Unlike PyTorch's it is no module: the model stays what it was. It begins with rank 0's weights and buffers, which it
-    sends to all. Gradients travel in buckets while backward goes on. Where they are FP16, `policy.exchange` of the
-    parameter decides (NVG section 3): FP32 adds them up in FP32, and `grad` is FP32, not rounded again; FP16 divides
-    them by the number of processes first, so that no sum overflows that one of a single process would not, halves what
-    travels, and rounds at each division and addition.
+    Unlike PyTorch's it is no module: the model stays what it was. It begins with rank 0's weights and buffers. Where
+    gradients are FP16, `policy.exchange` of the parameter decides (NVG section 3): FP32 adds them up in FP32, and
+    `grad` is FP32, not rounded again; FP16 divides them by the number of processes first, so that no sum overflows that
+    one of a single process would not, halves what travels, and rounds at each division and addition.
 
     Batch norm uses each process's own batch; its running statistics are each process's own, until `sync_buffers`.
 
@@ -102,7 +101,6 @@ class DistributedDataParallel(Observer):
     # ---- weights
 
     def _share(self, own: dict[str, np.ndarray]) -> None:
-        """Take what rank 0 has of these weights and buffers."""
         described = self.group.tell([[k, x.dtype.name, x.shape] for k, x in own.items()])[0]
         state = {}
         for name, dtype, shape in described:
@@ -112,8 +110,8 @@ class DistributedDataParallel(Observer):
             self.model.load_state_dict(state, strict=False)
 
     def verify(self) -> None:
-        """RuntimeError, in all processes, where the weights of one are not, bit for bit, those of rank 0: its working
-        copies, and masters that both have.
+        """RuntimeError, in all processes, where the weights of one (copies and masters) are not, bit for bit, those of
+        rank 0.
         """
         weights = {p.name or str(i): p.array for i, p in enumerate(self.params)}
         weights |= {f"{name}, master": p.master for name, p in zip(weights, self.params) if p.master_nbytes}
@@ -179,7 +177,7 @@ class DistributedDataParallel(Observer):
         bucket, place = self._places[id(p)]
         if bucket.buffer is None:
             bucket.buffer = np.empty(bucket.size, bucket.dtype)
-        bucket.buffer[place] = self._outgoing(p, gradient).reshape(-1)
+        bucket.buffer[place] = under(running, Exchange(p), self._outgoing, p, gradient).reshape(-1)
         bucket.left.discard(id(p))
         for bucket in self._buckets or ():
             if bucket.left:
@@ -189,10 +187,6 @@ class DistributedDataParallel(Observer):
                 bucket.sent = self.group.start("all_reduce", bucket.buffer, "sum")
 
     def _outgoing(self, p: Parameter, x: Array) -> Array:
-        """A gradient as it travels, to be added to those of the others."""
-        return under(running, Exchange(p), self._divided, p, x) if here.inside else self._divided(p, x)
-
-    def _divided(self, p: Parameter, x: Array) -> Array:
         x = store(widen(x) / self.group.size, like=p.array) if _travels(p) == float16 else widen(x)
         if here.inside:
             tell("added", x, None, NAMES[x.dtype])
@@ -226,7 +220,6 @@ class DistributedDataParallel(Observer):
         self.passes += 1
 
     def _plan(self) -> None:
-        """Make the buckets, in the order in which rank 0 got its gradients."""
         order = self.group.tell(list(dict.fromkeys([*self._order, *range(len(self.params))])))[0]
         buckets: list[Bucket] = []
         filling: dict[Any, Bucket] = {}  # by dtype
@@ -254,5 +247,4 @@ class DistributedDataParallel(Observer):
 
 
 def _travels(p: Parameter) -> np.dtype:
-    """The dtype in which gradients of p are sent."""
     return float16 if p.dtype == p.policy.exchange == float16 else float32 if p.dtype in HALVES else p.dtype

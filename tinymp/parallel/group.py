@@ -30,9 +30,7 @@ FORWARD = 0.5  # seconds in which mpiexec passes on what a process has written: 
 
 
 class _Entered(threading.local):
-    """group: the one of more than one process in whose block this thread is, or None."""
-
-    group: Group | None = None
+    group: Group | None = None  # the one of more than one process in whose block this thread is
 
 
 entered = _Entered()
@@ -45,14 +43,11 @@ def _enter(group: Group | None, rank: int, agree: Any) -> None:
 class Group:
     """The processes that train together. This class is a group of one; see `start.init` for others.
 
-    rank     this process's number, from 0
-    size     how many there are
-    timeout  seconds that a call waits for the others
+    rank, size  this process's number, from 0, and how many there are
+    timeout     seconds that a call waits for the others
 
-    It sends arrays on the CPU.
-
-    Within its `with` block loss scalers agree about every step (all skip or none), mp.save and Checkpointer write on
-    rank 0 alone, and an error or a sys.exit of one process ends all of them.
+    It sends arrays on the CPU. Within its `with` block loss scalers agree about every step (all skip or none), mp.save
+    and Checkpointer write on rank 0 alone, and an error or a sys.exit of one process ends all of them.
     """
 
     rank, size = 0, 1
@@ -98,9 +93,8 @@ class Group:
     # ---- arrays
 
     def all_reduce(self, x: Array, how: str = "sum") -> None:
-        """The sum (or "min", "max") of all processes' x, in place and in x's dtype; the same bits in each.
-
-        x: a contiguous array. A sum in FP16 is rounded at every addition.
+        """The sum (or "min", "max") of all processes' x, a contiguous array, in place and in x's dtype; the same bits
+        in each. A sum in FP16 is rounded at every addition.
         """
         choice("all_reduce", "how", how, HOW)
         self._require("all_reduce", x)
@@ -167,7 +161,6 @@ class Group:
         return [next((value for value in column if value is not None), None) for column in zip(*told)]
 
     def agree(self, value: Any, how: str = "first") -> Any:
-        """What `events.here.agree` is within the block."""
         if how == "first":
             return self.agreed(*value)
         return [item for one in self.tell(value) for item in one]

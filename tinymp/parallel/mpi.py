@@ -47,7 +47,6 @@ class Job(Pending):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """In the group's thread."""
         began = time.perf_counter()
         try:
             self.do()
@@ -68,10 +67,8 @@ class Job(Pending):
 
 
 class MPIGroup(Group):
-    """See `Group`. All calls of MPI that wait for others are made by one thread, in the order in which they were begun:
-    so the program computes meanwhile, and does not wait for ever.
-
-    seconds  that this thread has spent in them
+    """See `Group`. One thread makes all calls of MPI that wait for others, in their order: so the program computes
+    meanwhile, and does not wait for ever. seconds: that this thread has spent in them.
     """
 
     def __init__(self, timeout: float) -> None:

@@ -12,11 +12,8 @@ STARTED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK")
 
 
 def init(timeout: float = 300.0) -> Group:
-    """The group that this process was started in, by mpiexec or Slurm's srun with PMI; alone, a group of one.
-
-    Its processes train on CPUs, and BLAS has each one's share of the machine's cores.
-
-    timeout  seconds that a call waits for the other processes
+    """The group that this process was started in, by mpiexec or Slurm's srun with PMI; alone, a group of one. BLAS has
+    each one's share of the machine's cores. timeout: seconds that a call waits for the other processes.
 
     ImportError without the extra `parallel`; RuntimeError where what started the program and MPI do not fit.
     """

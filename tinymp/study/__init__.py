@@ -52,23 +52,22 @@ class Arithmetic:
     """One decision about sums and operands per field; those of FP16 storage, but for `tensor_core` and `operands`.
 
     accumulate  dtype of the accumulator of a dot product: float16 or float32 (MPT section 3.3)
-    chunk       with an FP16 accumulator: how many products are summed before each rounding (NVG section 2.2: a
-                Tensor Core step is a 4 x 4 x 4 product). On a CPU the bits depend on the operands alone for chunks of
-                up to 16; BLAS sums longer ones in FP32, in an order that follows the shapes, also that of the batch
+    chunk       with an FP16 accumulator: how many products are summed before each rounding (NVG section 2.2: a Tensor
+                Core step is a 4 x 4 x 4 product). On a CPU BLAS sums chunks beyond 16 in FP32, in an order of its own
     reduce      dtype of the accumulator of a sum or mean (MPT section 3.3, NVG section 2.3.1)
-    split       into how many parts the inner dimension of a product is cut. Each part is summed by itself and rounded
-                to storage before the parts are added up: "split-K" with cuBLAS's reduced-precision reduction. 1: uncut
+    split       into how many parts the inner dimension of a product is cut. Each is summed by itself and rounded to
+                storage before they are added up: "split-K" with cuBLAS's reduced-precision reduction. 1: uncut
     tensor_core the architecture whose Tensor Cores sum the products, bit for bit: a name of tensor_core.py's
-                ARCHITECTURES. Applies to operands of the storage dtype; those of FP32 storage become TF32, to nearest
-                with `Policy.tf32` (as cuBLAS does), else cut off (as the instruction does). "": none
+    ARCHITECTURES.
+                Applies to operands of the storage dtype; those of FP32 storage become TF32, to nearest with
+                `Policy.tf32` (as cuBLAS does), else cut off (as the instruction does). "": none
     promote     with `tensor_core`: after how many products such a sum is added to one in FP32 and begins again, in
                 software (DeepSeek-V3, arXiv 2412.19437, 3.3.2: 128, for FP8 on Hopper). 0: never
     operands    the formats (names of study/formats.py's SCALED) to which the operands of DOT ops are rounded: what
-                forward reads, and gradients. FP8 has E4M3 and E5M2 (Micikevicius et al. 2022, arXiv 2209.05433). It is
-                emulated: the numbers lie in arrays of the storage dtype. Arrays with one axis stay (biases), and the
-                gradient of a bias sums what was not rounded. Formats with a scale ("e4m3-tensor", "mxfp8") saturate: a
-                finite number that is too large becomes the largest. In the others ("e4m3") it becomes NaN or infinite.
-                What is not finite stays so (NaN in E4M3), and the loss scaler hears of it. (): none
+                forward reads, and gradients (FP8: Micikevicius et al. 2022, arXiv 2209.05433). It is emulated, in
+                arrays of the storage dtype. Arrays with one axis stay (biases), and the gradient of a bias sums what
+                was not rounded. Formats with a scale ("e4m3-tensor", "mxfp8") saturate; in the others ("e4m3") a finite
+                number that is too large becomes NaN or infinite. What is not finite stays so (NaN in E4M3). (): none
     only        names of the ops ("softmax") to which `accumulate`, `split`, `tensor_core` and `reduce` apply; a loss
                 may be one of them. Empty: to every op but losses
     """
@@ -106,8 +105,8 @@ class Arithmetic:
         )
 
     def accumulator(self, field: str, like: Array) -> Any:
-        """An accumulator for `gemm` and products ("accumulate") or for `reduce` ("reduce"), over operands like `like`;
-        None leaves the primitive's own. It has a `name` and the methods product, reduce, add and scatter_add.
+        """An accumulator for `gemm` ("accumulate") or `reduce` ("reduce") over operands like `like`, with a `name` and
+        the methods product, reduce, add and scatter_add; None leaves the primitive's own.
         """
         studied = self._applies(like.dtype)
         if field == "accumulate" and self.tensor_core:
@@ -188,24 +187,20 @@ PURE_FP16 = change(
 )
 
 
-def _on(policy: Policy | None, architecture: str, name: str, **changes: Any) -> Policy | None:
-    return policy and change(policy, name=name, tensor_core=architecture, **changes)
+def _on(name: str, policy: Policy | None, **changes: Any) -> Policy | None:
+    """A policy on the Tensor Cores of the architecture that its name ends in."""
+    return policy and change(policy, name=name, tensor_core=name.split("_")[-1].lower(), **changes)
 
 
-# On the Tensor Cores of an architecture: FP16 with FP32 sums and with FP16 sums, BF16, TF32, FP8
-FP16_VOLTA = _on(MIXED, "volta", "FP16_VOLTA")
-FP16_AMPERE = _on(MIXED, "ampere", "FP16_AMPERE")
-FP16_HOPPER = _on(MIXED, "hopper", "FP16_HOPPER")
-FP16_SUMS_VOLTA = _on(FP16_ACCUMULATE, "volta", "FP16_SUMS_VOLTA")
-FP16_SUMS_AMPERE = _on(FP16_ACCUMULATE, "ampere", "FP16_SUMS_AMPERE")
-FP16_SUMS_HOPPER = _on(FP16_ACCUMULATE, "hopper", "FP16_SUMS_HOPPER")
-BF16_AMPERE = _on(BF16, "ampere", "BF16_AMPERE")
-BF16_HOPPER = _on(BF16, "hopper", "BF16_HOPPER")
-TF32_AMPERE = _on(TF32, "ampere", "TF32_AMPERE")
-FP8_ADA = _on(FP8, "ada", "FP8_ADA")
-FP8_HOPPER = _on(FP8, "hopper", "FP8_HOPPER", promote=128)
-FP8_HOPPER_FAST = _on(FP8, "hopper", "FP8_HOPPER_FAST")  # cuBLASLt's "fast accumulation"
-FP8_BLACKWELL = _on(FP8, "blackwell", "FP8_BLACKWELL")
+FP16_VOLTA, FP16_AMPERE, FP16_HOPPER = (_on(f"FP16_{gpu}", MIXED) for gpu in ("VOLTA", "AMPERE", "HOPPER"))
+FP16_SUMS_VOLTA, FP16_SUMS_AMPERE, FP16_SUMS_HOPPER = (
+    _on(f"FP16_SUMS_{gpu}", FP16_ACCUMULATE) for gpu in ("VOLTA", "AMPERE", "HOPPER")
+)
+BF16_AMPERE, BF16_HOPPER = (_on(f"BF16_{gpu}", BF16) for gpu in ("AMPERE", "HOPPER"))
+TF32_AMPERE = _on("TF32_AMPERE", TF32)
+FP8_ADA, FP8_BLACKWELL = (_on(f"FP8_{gpu}", FP8) for gpu in ("ADA", "BLACKWELL"))
+FP8_HOPPER = _on("FP8_HOPPER", FP8, promote=128)
+FP8_HOPPER_FAST = FP8_HOPPER and change(FP8_HOPPER, name="FP8_HOPPER_FAST", promote=0)  # cuBLASLt's "fast accumulation"
 
 _SUMS = FP16_ACCUMULATE, FP16_REDUCTIONS, PURE_FP16, FP16_SUMS_VOLTA, FP16_SUMS_AMPERE, FP16_SUMS_HOPPER
 _FP16_AND_TF32 = FP16_VOLTA, FP16_AMPERE, FP16_HOPPER, TF32_AMPERE

@@ -1,5 +1,5 @@
 """Floating-point formats as data, and the rounding of FP32 numbers to any of them: values on the grid of a format, in
-FP32 arrays. For studies of formats that no array here has; FP16 itself is a dtype, and its rounding is the primitives'.
+FP32 arrays. For studies of formats that no array here has; FP16's own rounding is the primitives'.
 
 Sources: IEEE 754-2019 (binary16), Kalamkar et al. 2019, arXiv 1905.12322 (BF16), Micikevicius et al. 2022, arXiv
 2209.05433 (E4M3 and E5M2), OCP Microscaling Formats 1.0 (blocks of 32 with a power of two: MX; E2M1).
@@ -53,9 +53,8 @@ class Format:
         """FP32 x on this format's grid, in FP32: to nearest, ties to even, subnormal numbers kept. NaN stays NaN.
 
         What is too large becomes infinite, or NaN in a format without infinities, or with `saturate` the largest number
-        of its sign. Infinities stay, or become NaN, with `saturate`, too: a loss scaler must hear of them. (PTX's
-        cvt.satfinite makes them the largest number.) E2M1 has no NaN either: of its blocks, the scale is NaN in memory.
-        TypeError for another dtype than FP32.
+        of its sign. Infinities stay, or become NaN, with `saturate`, too: a loss scaler must hear of them. TypeError
+        for another dtype than FP32.
         """
         if x.dtype != _F32:
             raise TypeError(f"{self.name}: expected FP32 numbers, got {x.dtype}")
@@ -77,9 +76,8 @@ class Format:
         return xp.where(x != x, x, (y.view(_U32) | bits & np.uint32(0x80000000)).view(_F32))
 
     def power_for(self, largest: Array) -> Array:
-        """The largest power of two by which numbers up to `largest` (an FP32 array) can be multiplied and fit.
-
-        2^0 where largest is 0 or not finite. Within [2^-126, 2^126], so that FP32 holds it and its inverse.
+        """The largest power of two by which numbers up to `largest` (an FP32 array) can be multiplied and fit, within
+        [2^-126, 2^126]; 2^0 where largest is 0 or not finite.
         """
         xp = of(largest).xp
         fraction, power = xp.frexp(largest)  # largest = fraction * 2^power, fraction in [1/2, 1)
@@ -104,8 +102,7 @@ class Scaled:
     """A format, and how numbers are scaled to fit it before they are rounded.
 
     scaling  "none"; "tensor": a power of two per array, from its largest magnitude; "block": a number per `block`
-             neighbours
-    block    how many neighbours (along the last axis, row after row) share a scale
+             neighbours, along the last axis, row after row
     scale    of a block: "power", of two (OCP MX), or "e4m3", below one FP32 number per array (NVFP4)
     """
 
@@ -123,8 +120,8 @@ class Scaled:
 
     def loss(self, x: Array, largest: Array | None = None) -> np.ndarray:
         """What this does to FP32 x, as an FP64 array with one number for each of LOSSES. What is no finite number in x
-        is left out, and of the last four sums what is none afterwards. largest: the largest finite magnitude (an FP32
-        array of one number) of the whole array where x is a sample.
+        is left out, and of the last four sums what is none afterwards. largest: that of the whole array where x is a
+        sample.
         """
         lifted, s = self._lift(x, largest_finite(x) if largest is None else largest)
         xp, f, saturates = of(x).xp, self.format, self.scaling != "none"
@@ -169,20 +166,10 @@ class Scaled:
 
 
 LOSSES = ("elements", "zero", "subnormal", "beyond", "error", "magnitude", "noise", "signal")
-SCALED = {
-    f.name: f
-    for f in (
-        Scaled("fp16", FP16),
-        Scaled("bf16", BF16),
-        Scaled("e4m3", E4M3),
-        Scaled("e4m3-tensor", E4M3, "tensor"),
-        Scaled("e5m2", E5M2),
-        Scaled("e5m2-tensor", E5M2, "tensor"),
-        Scaled("mxfp8", E4M3, "block"),
-        Scaled("mxfp8-e5m2", E5M2, "block"),
-        Scaled("nvfp4", E2M1, "block", 16, "e4m3"),
-    )
-}
+_PLAIN = [Scaled(f.name, f) for f in (FP16, BF16, E4M3, E5M2)]
+_TENSOR = [Scaled(f"{f.name}-tensor", f, "tensor") for f in (E4M3, E5M2)]
+_BLOCK = Scaled("mxfp8", E4M3, "block"), Scaled("mxfp8-e5m2", E5M2, "block"), Scaled("nvfp4", E2M1, "block", 16, "e4m3")
+SCALED = {f.name: f for f in (*_PLAIN, *_TENSOR, *_BLOCK)}
 
 
 def largest_finite(x: Array) -> Array:

@@ -20,10 +20,9 @@ _made: dict[int, tuple[weakref.ref, Format, Array | None]] = {}
 
 
 def rounded(x: Array, scaled: Scaled, gradient: bool) -> Array:
-    """x in a scaled format, where it has two axes or more and is FP16 or BF16, else x itself.
-
-    What is not finite stays so, under every format (NaN where it has no infinities): the loss scaler must hear of it.
-    A finite number that is too large saturates in formats with a scale; in the others it becomes infinite or NaN.
+    """x in a scaled format, where it has two axes or more and is FP16 or BF16, else x itself. What is not finite stays
+    so (NaN where there are no infinities): the loss scaler must hear of it. A finite number that is too large saturates
+    in formats with a scale; in the others it becomes infinite or NaN.
     """
     if x.dtype not in HALVES or x.ndim < 2:
         return x

@@ -21,9 +21,9 @@ _F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float
 def matmul_fp16(a: Array, b: Array, chunk: int) -> Array:
     """The product a @ b with an FP16 accumulator, returned in FP32.
 
-    `chunk` products at a time are summed exactly enough and then added to the accumulator with one rounding to FP16,
-    as a Tensor Core with FP16 accumulators does with its step of 4 (NVG section 2.2). In FP64 up to 16 products, as
-    many as Tensor Cores take in a step: no bit depends on the order of BLAS, which follows the shapes. More in FP32.
+    `chunk` products at a time are summed exactly enough and then added to the accumulator with one rounding to FP16, as
+    a Tensor Core with FP16 accumulators does with its step of 4 (NVG section 2.2): up to 16 products in FP64, so that
+    no bit depends on the order of BLAS, which follows the shapes; more in FP32.
     """
     device, wide = backend.of(a), _F64 if chunk <= 16 else _F32
     a_wide, b_wide = device.cast(a, wide), device.cast(b, wide)  # rounds: never, FP16's values are exact
@@ -38,10 +38,9 @@ def matmul_fp16(a: Array, b: Array, chunk: int) -> Array:
 
 
 def reduce_fp16(x: Array, axis: Any, how: str) -> Array:
-    """sum, mean or cumsum with one FP16 accumulator that runs along the axes; returned in FP32.
-
-    This is the reduction that MPT section 3.3 warns of: it stalls as soon as a term is below half an ulp of the sum.
-    On the host, also for a GPU's arrays: NumPy's `accumulate` alone promises the order of its additions.
+    """sum, mean or cumsum with one FP16 accumulator that runs along the axes; returned in FP32. MPT section 3.3 warns
+    of it: it stalls as soon as a term is below half an ulp of the sum. On the host: NumPy's `accumulate` alone promises
+    its order.
     """
     device = backend.of(x)
     if device is backend.gpu:
@@ -91,12 +90,9 @@ class Fp16:
 
 @dataclass(frozen=True)
 class TensorCore:
-    """The accumulators of products on the Tensor Cores of an architecture; see `tensor_core.py`.
-
-    storage  the name of the format that operands are stored in
-    fp8      the formats of FP8 operands: that of activations and weights, that of gradients. (): none
-    scaled   True where each FP8 operand is scaled by a power of two, as `Scaled.round` does
-    promote  after how many products a sum is added to one in FP32, and begins again at 0. 0: never
+    """The accumulators of products on the Tensor Cores of an architecture; see `tensor_core.py`. storage: the name of
+    the operands' format; fp8: the formats of FP8 operands, of activations and weights, and of gradients; scaled: True
+    where each FP8 operand is scaled by a power of two; promote: see `Arithmetic`.
     """
 
     architecture: str
@@ -134,10 +130,9 @@ class TensorCore:
             return (total / (s * t)).astype(_F32)  # rounds: never, but for what FP32 does not hold after the scaling
 
     def _format(self, x: Array) -> tuple[str, float]:
-        """The format of an operand, and the power of two by which it is scaled.
-
-        An array does not say its format: it is the first one that holds all its numbers, in a backward pass the
-        gradients' first. Whatever both hold has the same bits in each, subnormal numbers apart.
+        """The format of an operand, and the power of two by which it is scaled: the first format that holds all its
+        numbers, in a backward pass the gradients' first. Whatever both hold has the same bits in each, subnormal
+        numbers apart.
         """
         for name in dict.fromkeys(reversed(self.fp8) if here.backward is not None else self.fp8[:1]):
             f = FORMATS[name]

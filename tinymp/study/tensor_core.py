@@ -42,8 +42,8 @@ class Unit:
     products  n: how many products one step adds to the accumulator
     bits      F: how many bits of each term stay behind the point
     zero      the exponent that a zero accumulator counts with, which lies below that of every other accumulator
-    result    the format of accumulator and result: FP32, in which numbers are cut off, or FP16, in which they are
-              rounded to nearest, ties to even. Of FP32's 23 bits behind the point no more than F are kept
+    result    the format of accumulator and result: FP32, cut off (of its 23 bits behind the point no more than F are
+              kept), or FP16, rounded to nearest, ties to even
     source    the GPUs whose results agree, or who says so
     by_fp16   the instruction makes FP16 numbers of FP8 operands, and adds c at the end (see `_by_fp16`)
     """
@@ -72,10 +72,7 @@ ARCHITECTURES = {
     "turing": _units(-20, ("fp16", 8, 24, "mmasim; Fasi et al. 2021 (T4)")),
     "ampere": _units(-20, ("fp16 bf16", 8, 24, "A100, A2"), ("tf32", 4, 24, "A100, A2")),
     "ada": _units(
-        -20,
-        ("fp16 bf16", 8, 24, "L40S, RTX 1000"),
-        ("tf32", 4, 24, "L40S, RTX 1000"),
-        ("e4m3 e5m2", 16, 13, "L40S, RTX 1000"),
+        -20, *[(*row, "L40S, RTX 1000") for row in (("fp16 bf16", 8, 24), ("tf32", 4, 24), ("e4m3 e5m2", 16, 13))]
     ),
     "hopper": _units(
         -21,

@@ -1,8 +1,7 @@
 """PyTorch's face: `import tinymp.torch as torch`, and a program that was written for PyTorch finds its names here.
 
 The modules below this one are PyTorch's namespaces over the functions of tinymp: tables of names, no mathematics. This
-one has what stands at PyTorch's top; methods.py adds PyTorch's names to Tensor and Module, accepted.py what a call may
-say that changes no result, device.py `torch.device`. docs/pytorch.md says what is different on purpose.
+one has what stands at PyTorch's top. docs/pytorch.md says what is different on purpose.
 """
 
 from __future__ import annotations

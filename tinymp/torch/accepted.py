@@ -1,7 +1,5 @@
-"""Arguments that PyTorch has and tinymp has not, since they change no result here or say the same in other words.
-
-tinymp's functions do not have these arguments: a call with one fails as any wrong call does, and only then is it looked
-up here, where it is taken out or translated, and the call made again. A call without such an argument costs nothing.
+"""Arguments that PyTorch has and tinymp has not, since they change no result here or say the same in other words. A
+call with one fails as any wrong call does, and only then is it looked up here, and the call made again without it.
 """
 
 from __future__ import annotations
@@ -9,6 +7,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from inspect import signature
 from typing import Any
 
@@ -102,7 +101,6 @@ def _positions(kind: type | None, name: str, call: Callable, args: tuple, option
 
 
 def _reduction(options: dict[str, Any]) -> dict[str, Any]:
-    """PyTorch's old size_average and reduce, as `reduction`."""
     average, each = options.pop("size_average", None), options.pop("reduce", None)
     if each is not None or average is not None:
         options["reduction"] = "none" if each is False else "sum" if average is False else "mean"
@@ -111,7 +109,7 @@ def _reduction(options: dict[str, Any]) -> dict[str, Any]:
 
 def _promoted(name: str, x: Any, y: Any) -> tuple | None:
     """x and y, where PyTorch takes an array for a Tensor, or a 0-dim FP32 or FP64 Tensor for a number of the other's
-    dtype, and where one is a result of autocast; else None. Other FP16 is left alone, by its policy's decision.
+    dtype, and where one is a result of autocast; else None.
     """
     if isinstance(y, np.ndarray) or not (isinstance(x, Tensor) and isinstance(y, Tensor)):
         return (x, from_numpy(y)) if isinstance(y, np.ndarray) else None
@@ -122,8 +120,8 @@ def _promoted(name: str, x: Any, y: Any) -> tuple | None:
 
 
 def _in_graph(name: str, call: Callable, x: Any = None, *args: Any, **options: Any) -> Any:
-    """A change in place of a tensor in a graph, or by one, as far as that comes to a new tensor (`change`); under
-    no_grad of its values alone.
+    """A change in place of a tensor in a graph, as far as that comes to a new one (`change`); under no_grad of its
+    values alone.
     """
     make = held("ops.index_put") if name == "setitem" else getattr(ops, name[:-1], None) if name[-1:] == "_" else None
     if make is None or not isinstance(x, Tensor) or (x.is_leaf and (x.requires_grad or not is_grad_enabled())):
@@ -187,31 +185,24 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
         with backend.device(value):
             return call(*args, **rest)
     if argument in RENAMED and RENAMED[argument] not in options:
-        return call(*args, **rest, **{RENAMED[argument]: options[argument]})
-    if (
-        argument in ("size_average", "reduce")
-        and isinstance(value, (bool, type(None)))
-        and name.lower().endswith(("loss", "entropy", "logits", "div"))
-    ):
+        return call(*args, **rest, **{RENAMED[argument]: value})
+    loss = name.lower().endswith(("loss", "entropy", "logits", "div"))
+    if loss and argument in ("size_average", "reduce") and isinstance(value, (bool, type(None))):
         return call(*args, **_reduction(dict(options)))
     if argument == "dtype" and args and name in _CASTING:
-        x = args[0] if options["dtype"] is None else args[0].to(options["dtype"])
-        return call(x, *args[1:], **rest)
+        return call(args[0] if value is None else args[0].to(value), *args[1:], **rest)
     if argument == "generator" and name in RANDOM:
-        if options["generator"] is None:
-            return call(*args, **rest)
-        with options["generator"]:
+        with value or nullcontext():
             return call(*args, **rest)
     if argument == "size" and not args:
-        return call(options["size"], **rest)
-    if argument == "out" and isinstance(options["out"], Tensor):
+        return call(value, **rest)
+    if argument == "out" and isinstance(value, Tensor):
         y = call(*args, **rest)
-        return (options["out"] if options["out"].numel() else methods.resize_(options["out"], y.shape)).copy_(y)
+        return (value if value.numel() else methods.resize_(value, y.shape)).copy_(y)
     if argument not in REFUSED:
         return NotImplemented
     raise TypeError(f"{name}: argument `{argument}` is not supported: {REFUSED[argument]}") from error
 
 
 def install() -> None:
-    """Have tinymp's functions ask here."""
     errors.otherwise = otherwise

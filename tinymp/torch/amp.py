@@ -1,11 +1,8 @@
 """torch.amp, torch.cuda.amp, torch.autocast: mixed precision as PyTorch writes it, over a policy and a loss scaler.
 
 PyTorch keeps weights in FP32 and converts them at every product, where autocast lists the op. Here a model *stores* its
-weights in FP16, with FP32 masters behind them (MPT section 3.1), and nobody guesses: one line more says which model:
-
-    torch.amp.prepare(model)
-
-and autocast and GradScaler stay as they are written. Within autocast ops take their arguments as PyTorch's do:
+weights in FP16, with FP32 masters behind them (MPT section 3.1): one line more, torch.amp.prepare(model), says which.
+autocast and GradScaler stay as they are written. Within autocast ops take their arguments as PyTorch's do:
 
     products      FP32 is rounded to FP16; of a weight they read the FP16 copy
     FP32, below   FP16 is widened; so results, and what backward keeps, are FP32
@@ -46,16 +43,13 @@ _PRODUCTS = {"addmm", "cell", "prelu"}  # beside the ops that are DOT
 
 
 def _as(x: Any, dtype: Any) -> Any:
-    """x in this dtype: of a weight in FP32, its master."""
     return x.to(dtype) if dtype != float32 or x.weight is None else x.wide()
 
 
 class Autocast(Policy):
-    """A policy whose ops take their arguments as PyTorch's do.
-
-    region  True within autocast. False within autocast(enabled=False) in it: weights are their masters, and FP16 that
-            meets FP32 is widened. None elsewhere: ops do as the policy does; FP16 that would be refused beside FP32 is
-            treated as within autocast
+    """A policy whose ops take their arguments as PyTorch's do. region: True within autocast. False within
+    autocast(enabled=False) in it: weights are their masters, and FP16 that meets FP32 is widened. None elsewhere: ops
+    do as the policy does; FP16 that would be refused beside FP32 is treated as within autocast.
     """
 
     region: bool | None = None
@@ -84,7 +78,6 @@ class Autocast(Policy):
 
 
 def _within(region: bool | None, policy: Policy) -> Autocast:
-    """The policy's fields in a region."""
     made: Any = Autocast.__new__(Autocast)
     vars(made).update({**vars(policy), "region": region})
     return made
@@ -93,10 +86,9 @@ def _within(region: bool | None, policy: Policy) -> Autocast:
 def prepare(model: Module, optimizer: Any = None, dtype: Any = float16, enabled: bool = True) -> Any:
     """Give the model the storage of mixed precision, in place; return it, or (model, optimizer).
 
-    It keeps FP32 masters; normalisation layers and buffers stay FP32. Forward and backward follow the policy also
-    outside of autocast, where the model, or a module in it, that is called converts FP32 Tensors among its arguments
-    to `dtype`, and what it returns to FP32: this is `FP32.cast(model, keep={"": policy})`. Within autocast they come
-    and go as they are. An optimizer may be made before or after.
+    It keeps FP32 masters; normalisation layers and buffers stay FP32. Outside of autocast, the model, or a module in
+    it, that is called converts FP32 Tensors among its arguments to `dtype`, and what it returns to FP32: this is
+    `FP32.cast(model, keep={"": policy})`. An optimizer may be made before or after.
 
     dtype: torch.float16, torch.bfloat16, torch.float32 (as if it had not been prepared), or a tinymp.Policy. TypeError
     or ValueError for another; ValueError for a weight that does not fit FP16.
@@ -116,11 +108,9 @@ def prepare(model: Module, optimizer: Any = None, dtype: Any = float16, enabled:
 
 class autocast(ContextDecorator):
     """A block, or as a decorator a function, in which ops follow the policy of a prepared model, and take their
-    arguments as PyTorch's do.
-
-    The model has its precision from `prepare`, also outside. With enabled=False, or in torch.float32, nothing happens,
-    but within autocast: there FP32 is computed in FP32, also with the model's weights. torch.cuda.amp.autocast gives
-    `enabled` first. RuntimeError on entry where no model is prepared for this dtype (None: for any).
+    arguments as PyTorch's do. With enabled=False, or in torch.float32, nothing happens, but within autocast: there FP32
+    is computed in FP32, also with the model's weights. RuntimeError on entry where no model is prepared for this dtype
+    (None: for any).
     """
 
     def __init__(
@@ -147,7 +137,6 @@ class autocast(ContextDecorator):
         self._blocks.pop().__exit__(*error)
 
     def _policy(self) -> Policy:
-        """That of the model that was prepared last."""
         for policy in reversed(list(_prepared.values())):
             if self.dtype in (None, policy.storage):
                 return policy
@@ -167,7 +156,7 @@ class GradScaler(DynamicLossScaler):
 
     What differs: a parameter without a gradient is left as it is, but gradients whose loss was not passed through
     `scale` are refused; a loss that is not finite skips the step and leaves S; after many skips in a row `update`
-    raises (see LossScaler). The other arguments of DynamicLossScaler are taken by name.
+    raises.
     """
 
     def __init__(self, *args: Any, enabled: bool = True, device: Any = "cuda", **options: Any) -> None:

@@ -32,8 +32,8 @@ _anomalies = _Anomalies()
 
 
 class set_detect_anomaly(_nullcontext):
-    """With mode and check_nan, backward in this thread raises RuntimeError at the first op that returns a NaN and names
-    it; as a context, up to its end. `tinymp.audit` also names the line, and finds infinities.
+    """With mode and check_nan, backward in this thread raises RuntimeError at the first op that returns a NaN; as a
+    context, up to its end. `tinymp.audit` also names the line, and finds infinities.
     """
 
     def __init__(self, mode: bool = True, check_nan: bool = True) -> None:

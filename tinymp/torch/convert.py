@@ -23,9 +23,9 @@ def from_torch(module: Any) -> Module:
     """A torch.nn.Module as a Module of tinymp with the same names, weights, buffers, ties, `training` and
     `requires_grad`.
 
-    A layer of torch.nn becomes the one of the same name here, with the same options; a container holds what it held. A
-    module with a forward of its own is traced by torch.fx, in training and in evaluation, and goes on to call tinymp's
-    functions and methods of the same names: what its forward decides by Python's `if` stays as it was decided.
+    A layer of torch.nn becomes the one of the same name here; a container holds what it held. A module with a forward
+    of its own is traced by torch.fx, in training and in evaluation, and goes on to call tinymp's functions and methods
+    of the same names: what its forward decides by Python's `if` stays as it was decided.
 
     TypeError for what is no torch.nn.Module; ValueError that names the first module or function that tinymp does not
     have, or whose forward torch.fx cannot trace.
@@ -108,13 +108,9 @@ def _transformer_layer(m: Any, path: str, known: dict[int, Module]) -> dict[str,
     activation = getattr(m.activation, "__name__", type(m.activation).__name__).lower()
     if activation not in ("relu", "gelu"):
         raise cannot(m, path, f"activation={m.activation!r}")
-    given = {
-        "d_model": m.self_attn.embed_dim,
-        "nhead": m.self_attn.num_heads,
-        "dim_feedforward": m.linear1.out_features,
-    }
-    given |= {"dropout": m.dropout.p, "activation": activation, "layer_norm_eps": m.norm1.eps}
-    return given | {"batch_first": m.self_attn.batch_first, "bias": m.linear1.bias is not None}
+    a, given = m.self_attn, {"dim_feedforward": m.linear1.out_features, "bias": m.linear1.bias is not None}
+    given |= {"d_model": a.embed_dim, "nhead": a.num_heads, "batch_first": a.batch_first}
+    return given | {"dropout": m.dropout.p, "activation": activation, "layer_norm_eps": m.norm1.eps}
 
 
 def _stack(name: str) -> Callable:

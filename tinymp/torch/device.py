@@ -12,11 +12,8 @@ _NAME = re.compile(r"(cpu|cuda|gpu)(?::(\d+))?")
 
 class device(str):
     """A device, by PyTorch's name ("cpu", "cuda", "cuda:0", 0); wherever tinymp takes a name it is "cpu" or "gpu".
-
-    type   "cpu" or "cuda"
-    index  0 for "cuda:0", else None. There is one GPU: ValueError for another index
-
-    As a context, new tensors and layers lie on it.
+    type: "cpu" or "cuda"; index: 0 for "cuda:0", else None. ValueError for another index. As a context, new tensors lie
+    on it.
     """
 
     type: str

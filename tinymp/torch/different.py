@@ -88,30 +88,19 @@ def _parametrized(name: str) -> Any:
 
 _SETTINGS = "set_num_threads set_printoptions set_float32_matmul_precision use_deterministic_algorithms"
 _JIT = "script script_method script_if_tracing _script_if_tracing ignore unused export trace freeze _overload_method"
+_FALSE = "jit.is_scripting jit.is_tracing onnx.is_in_onnx_export distributed.is_available distributed.is_initialized"
+_TUPLES = enumerate(("_single", "_pair", "_triple", "_quadruple"), 1)
 PRESENT: dict[str, Any] = {
-    **{f"jit.{name}": _itself for name in _JIT.split()},
-    **dict.fromkeys(["_dynamo.disable", "fx.wrap"], _itself),
-    **dict.fromkeys(["jit.is_scripting", "jit.is_tracing", "onnx.is_in_onnx_export"], lambda: False),
-    **dict.fromkeys(["distributed.is_available", "distributed.is_initialized"], lambda: False),
+    **dict.fromkeys([*[f"jit.{name}" for name in _JIT.split()], "_dynamo.disable", "fx.wrap"], _itself),
+    **dict.fromkeys([*_FALSE.split(), "cuda.is_bf16_supported"], lambda: False),
     **dict.fromkeys(["profiler.record_function", "autograd.profiler.record_function"], nullcontext),
     **{"jit.ScriptModule": Module, "jit.Final": Final, "jit.annotate": lambda the_type, the_value: the_value},
     **dict.fromkeys(_SETTINGS.split(), lambda *settings, **options: None),
-    **{
-        "cuda.current_device": lambda: 0,
-        "cuda.set_device": lambda device: None,
-        "cuda.is_bf16_supported": lambda: False,
-    },
-    **{
-        "is_tensor": lambda obj: isinstance(obj, Tensor),
-        "get_default_dtype": lambda: float32,
-        "initial_seed": lambda: backend.last_seed or 0,
-    },
+    **{"cuda.current_device": lambda: 0, "cuda.set_device": lambda device: None, "get_default_dtype": lambda: float32},
+    **{"is_tensor": lambda obj: isinstance(obj, Tensor), "initial_seed": lambda: backend.last_seed or 0},
     **{"utils.checkpoint.checkpoint": _checkpoint, "get_num_threads": lambda: 1},  # tinymp has no threads of its own
     **{f"nn.utils.parametrizations.{name}": _parametrized(name) for name in ("weight_norm", "spectral_norm")},
-    **{
-        f"nn.modules.utils.{name}": _ntuple(n)
-        for n, name in enumerate(("_single", "_pair", "_triple", "_quadruple"), 1)
-    },
+    **{f"nn.modules.utils.{name}": _ntuple(n) for n, name in _TUPLES},
     **{"nn.modules.utils._ntuple": _ntuple, "_assert": _assert, "nn._BatchNorm": BatchNorm2d.__base__},
     **{"nn._ConvNd": Conv2d.__base__, "nn._DropoutNd": Dropout, "nn.NonDynamicallyQuantizableLinear": Linear},
     **{"nn.attention.sdpa_kernel": lambda *backends, **options: nullcontext(), "version.cuda": None},
@@ -138,8 +127,8 @@ def reason(name: str) -> str:
 
 
 class Absent(type):
-    """A class that stands for what PyTorch has and tinymp has not: NotImplementedError, with the reason, once it is
-    called; so are the names that are asked of it.
+    """A class that stands for what PyTorch has and tinymp has not, and its attributes: NotImplementedError once it is
+    called.
     """
 
     path: str
@@ -182,6 +171,5 @@ class _Last(Loader, MetaPathFinder):
 
 
 def install() -> None:
-    """Have imports asked here, once."""
     if not any(isinstance(one, _Last) for one in sys.meta_path):
         sys.meta_path.append(_Last())

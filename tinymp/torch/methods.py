@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
+from ..arguments import called
 from ..backend.extras import held
 from ..dtypes import FLOATING, as_dtype
 from ..nn import Embedding, init
@@ -108,8 +109,7 @@ def _drawn(name: str, fill: Any) -> Any:
         x.require_outside_graph(name)
         return fill(x, *args, generator=generator, **options)
 
-    method.__name__, method.__doc__ = name, f"Overwrite with random numbers: `nn.init.{name}`. Outside the graph."
-    return method
+    return called(method, name, f"Overwrite with random numbers: `nn.init.{name}`. Outside the graph.", __name__)
 
 
 def random_(x: Tensor, low: int = 0, high: Any = None) -> Tensor:
@@ -125,8 +125,7 @@ def _new(name: str) -> Any:
         there = {"dtype": x.dtype if dtype is None else dtype, "device": device or x.device}
         return make(*size, **there, requires_grad=requires_grad)
 
-    method.__name__, method.__doc__ = f"new_{name}", f"`torch.{name}` with the dtype and device of this tensor."
-    return method
+    return called(method, f"new_{name}", f"`torch.{name}` with the dtype and device of this tensor.", __name__)
 
 
 def new_tensor(x: Tensor, data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -168,8 +167,7 @@ def _of_held(name: str, in_place: bool = False) -> Any:
         function = held(f"ops.{name}")
         return (held("ops.pointwise.in_place")(function) if in_place else function)(x, *args, **options)
 
-    method.__name__, method.__doc__ = name, f"`torch.{name}` of this tensor."
-    return method
+    return called(method, name, f"`torch.{name}` of this tensor.", __name__)
 
 
 def _to(dtype: str) -> Any:
@@ -278,7 +276,6 @@ MODULE: dict[str, Any] = {
 
 
 def _called(module: Function, *args: Any, **options: Any) -> Any:
-    """A layer whose `inplace` is set changes its input."""
     if vars(module).get("inplace") is not True:
         return Module.__call__(module, *args, **options)
     how = f"{type(module).__name__}, inplace=True"

@@ -26,8 +26,8 @@ def save(obj: Any, f: Any) -> None:
     """Write `obj` to f, a path or a binary file to write to, as a file of safetensors.
 
     obj: Tensors, arrays, numbers, text, booleans and None, in dicts, lists and tuples. A state_dict's names are those
-    of the file's tensors, so that other programs read them, too. A Parameter is written as its FP32 master, another
-    Tensor in its dtype. What was at a path stays whole until the new file is.
+    of the file's tensors. A Parameter is written as its FP32 master, another Tensor in its dtype. What was at a path
+    stays whole until the new file is.
 
     TypeError for a Module, an optimizer or another object; ValueError for two arrays under one name; ImportError
     without safetensors; OSError where nothing can be written.
@@ -44,12 +44,12 @@ def save(obj: Any, f: Any) -> None:
 
 
 def load(f: Any, map_location: Any = None, weights_only: bool = True) -> Any:
-    """Read from f, a path or a binary file, what `save` wrote there: a Tensor where one was, an array where one was.
-
-    A file of safetensors that others wrote is a dict of Tensors. weights_only changes nothing: no file is run.
+    """Read from f, a path or a binary file, what `save` wrote there: a Tensor where one was, an array where one was. A
+    file of safetensors that others wrote is a dict of Tensors. weights_only changes nothing: no file is run.
 
     map_location: the device of the Tensors, by default each one's own; or a dict from the one to the other, or a
-        function of a Tensor on the CPU and of the name of its device, which returns the Tensor, or None for the default
+    function of
+        a Tensor on the CPU and of the name of its device, which returns the Tensor, or None for the default
 
     ValueError for a file of PyTorch's, with the lines that convert it, and for what is no safetensors; RuntimeError for
     a device that is not there; OSError for an unreadable file.

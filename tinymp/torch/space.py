@@ -17,8 +17,7 @@ def fill(
     module: dict[str, Any], title: str, table: dict[str, str], parts: str = "", changed: Callable = lambda found: found
 ) -> None:
     """Have the module with these globals find the names of `table`, which gives each its place below tinymp
-    ("ops.relu"), as `changed` makes of them, and the modules `parts` below it. `title`: PyTorch's name of the module,
-    for messages.
+    ("ops.relu"), as `changed` makes of them, and the modules `parts` below it. `title`: PyTorch's name of the module.
     """
     here, root = module["__name__"], __package__.partition(".")[0]
     module.setdefault("__path__", [])  # imports ask `different` for the modules that PyTorch has inside this one

@@ -24,9 +24,8 @@ def array(x: Any) -> Any:
 
 def from_pytorch(optimizer: Optimizer, state_dict: Any) -> Any:
     """`state_dict` of PyTorch's optimizer of the same name, as `optimizer.load_state_dict` of tinymp takes it; one of
-    tinymp's is equal to what comes back. What is wrong otherwise, `load_state_dict` says.
-
-    ValueError for a decoupled weight decay where the optimizer has none, and the other way round.
+    tinymp's is equal to what comes back. ValueError for a decoupled weight decay where the optimizer has none, and the
+    other way round.
     """
     try:
         state, groups = state_dict["state"], state_dict["param_groups"]
@@ -40,7 +39,7 @@ def from_pytorch(optimizer: Optimizer, state_dict: Any) -> Any:
 
 
 def _state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Of one parameter. PyTorch's SGD counts no updates: with a momentum there has been at least one."""
+    """PyTorch's SGD counts no updates: with a momentum there has been at least one."""
     known = {name: array(x) for name, x in state.items() if x is not None}
     if "step" in known:
         known["step"] = int(known["step"])
@@ -48,7 +47,7 @@ def _state(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _group(optimizer: Optimizer, own: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of one group; those that an earlier PyTorch did not have yet are the optimizer's own."""
+    """Options that an earlier PyTorch did not have yet are the optimizer's own."""
     known = {name: array(x) for name, x in group.items() if name not in _WITHOUT_EFFECT}
     known = {name: x.item() if isinstance(x, np.ndarray) else x for name, x in known.items()}
     if "decoupled_weight_decay" in known and "decoupled_weight_decay" not in own:

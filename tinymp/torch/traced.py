@@ -90,7 +90,6 @@ class Traced(Module):
         return steps
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Like the forward that was traced."""
         steps = self.steps[self.training]
         inputs = [inspect.Parameter(x[2], _EITHER, default=x[3][0] if x[3] else _NONE) for x in steps if x[0] == _INPUT]
         given = inspect.Signature(inputs).bind(*args, **kwargs)
@@ -145,7 +144,6 @@ def constant(x: Any) -> Any:
 
 
 def _filled(x: Any, found: dict[str, Any]) -> Any:
-    """An argument with what earlier steps gave."""
     return found[x.name] if isinstance(x, Result) else _mapped(lambda one: _filled(one, found), x)
 
 
@@ -164,7 +162,6 @@ def part(module: Any, path: str) -> Any:
 
 
 def cannot(module: Any, path: str, why: str) -> ValueError:
-    """The error for a module that cannot be converted."""
     return ValueError(
         f"from_torch: cannot convert {f'`{path}`' if path else 'the module'} ({type_name(module)}): {why}"
     )

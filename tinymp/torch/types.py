@@ -1,4 +1,4 @@
-"""torch.Tensor, FloatTensor, LongTensor, ...: classes that make Tensors and tell them by isinstance. Also Size, and the
+"""torch.Tensor, FloatTensor, LongTensor, ...: classes that make Tensors and tell them by isinstance; Size; the
 Generator.
 """
 

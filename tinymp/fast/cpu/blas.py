@@ -1,16 +1,13 @@
-"""OpenBLAS, with which NumPy multiplies matrices: its kernels, and how long its threads wait.
-
-Both are decided once, when NumPy loads OpenBLAS. If NumPy is not loaded yet, tinymp/__init__.py has it load so:
+"""OpenBLAS, with which NumPy multiplies matrices: its kernels, and how long its threads wait. Both are decided when
+NumPy loads OpenBLAS. If it is not loaded yet, tinymp/__init__.py has it load so:
 
 - The kernels. OpenBLAS's releases up to 0.3.31 do not know AMD's CPUs from Zen 5 on, and take the kernels for AVX2
-  ("Haswell") although these CPUs have AVX-512: half the speed. Results differ as FP32 sums do whose terms are added in
-  another order.
+  ("Haswell") although these CPUs have AVX-512: half the speed. FP32 sums then add their terms in another order.
 - The waiting. After each product OpenBLAS's threads look out for the next one for 2^26 cycles, 25 ms, and take the time
-  of a core meanwhile: what comes between the products takes up to twice as long (measured: 31 and 71 ms for the same
-  convolution). 2^20 cycles are enough for products that follow each other, as in an LSTM.
+  of a core meanwhile: what comes between takes up to twice as long (measured: 31 and 71 ms for the same convolution).
+  2^20 cycles are enough for products that follow each other, as in an LSTM.
 
-Your own settings, OPENBLAS_CORETYPE and OPENBLAS_THREAD_TIMEOUT, are left as they are; TINYMP_BLAS=0 leaves OpenBLAS
-alone altogether.
+Your own OPENBLAS_CORETYPE and OPENBLAS_THREAD_TIMEOUT are left as they are; TINYMP_BLAS=0 leaves OpenBLAS alone.
 """
 
 from __future__ import annotations

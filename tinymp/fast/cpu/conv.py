@@ -24,24 +24,18 @@ SMALL, FEW = 1_000_000, 1200
 RUN = 32  # the columns of a small product: fewer are not worth one
 
 
-def region(xp: Any, x: Array, rows: Pair, across: Pair, value: float = 0.0) -> Array:
-    """x (C, H, W, N) from row rows[0] up to rows[1], and across likewise, with `value` where those lie outside of x."""
+def region(xp: Any, x: Array, rows: Pair, across: Pair) -> Array:
+    """x (C, H, W, N) from row rows[0] up to rows[1], and across likewise, with 0 where those lie outside of x."""
     c, h, w, n = x.shape
     (top, bottom), (left, right) = rows, across
     seen = x[:, min(max(top, 0), h) : max(bottom, 0), min(max(left, 0), w) : max(right, 0)]
     if seen.shape[1:3] == (bottom - top, right - left):
         return seen
-    y = xp.full((c, bottom - top, right - left, n), value, x.dtype)
+    y = xp.zeros((c, bottom - top, right - left, n), x.dtype)
     if seen.size:
         top, left = max(-top, 0), max(-left, 0)
         y[:, top : top + seen.shape[1], left : left + seen.shape[2]] = seen
     return y
-
-
-def pad_spatial(xp: Any, x: Array, pads: Any, value: float = 0.0) -> Array:
-    """x (C, H, W, N) with `value` around H and W."""
-    (top, bottom), (left, right) = pads
-    return region(xp, x, (-top, x.shape[1] + bottom), (-left, x.shape[2] + right), value)
 
 
 def windows(xp: Any, x: Array, g: Geometry) -> Array:
@@ -56,9 +50,7 @@ def windows(xp: Any, x: Array, g: Geometry) -> Array:
 
 def columns(xp: Any, x: Array, g: Geometry) -> tuple[list[slice], Callable[[slice], Array]]:
     """Blocks of output rows, and the function that gives the columns (groups, C kh kw / groups, rows OW N) of a block,
-    of x (C, H, W, N), widened.
-
-    Widening x rather than its columns reads each value once, not kh kw times.
+    of x (C, H, W, N), widened: to widen x rather than its columns reads each value once, not kh kw times.
     """
     c, h, w, n = x.shape
     (oh, ow), terms = g.output(h, w), c * prod(g.kernel) // g.groups
@@ -67,7 +59,8 @@ def columns(xp: Any, x: Array, g: Geometry) -> tuple[list[slice], Callable[[slic
     if itself:
         image = widen(x).reshape(g.groups, terms, h, w * n)
         return rows, lambda rows: image[:, :, rows].reshape(g.groups, terms, -1)
-    view = windows(xp, pad_spatial(xp, widen(x), g.pads), g)  # C, kh, kw, OH, OW, N
+    (top, bottom), (left, right) = g.pads
+    view = windows(xp, region(xp, widen(x), (-top, h + bottom), (-left, w + right)), g)  # C, kh, kw, OH, OW, N
 
     def cut(rows: slice) -> Array:
         return view[:, :, :, rows].reshape(g.groups, terms, (rows.stop - rows.start) * ow * n)
@@ -160,10 +153,7 @@ def correlate_rows(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry,
 
 
 def spread(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometry, size: Pair) -> Array:
-    """dx (C, H, W, N), in the storage dtype, of y (O, OH, OW, N) and w (O, C / groups, kh, kw).
-
-    Every y_o W_o is added in its place, and the bias. y may be widened.
-    """
+    """dx (C, H, W, N), in the storage dtype, of y (O, OH, OW, N) and w (O, C / groups, kh, kw). y may be widened."""
     o, oh, ow, _ = y.shape
     c = w.shape[1] * g.groups
     # columns of y on one side, additions into dx, which take longer, on the other
@@ -201,12 +191,10 @@ def spread_by_phases(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometr
 
 
 def pointwise(g: Geometry, shape: tuple, size: Pair) -> bool:
-    """True if the columns are the image itself (C, H, W, N)."""
     return g.kernel == g.stride == (1, 1) and g.pads == ((0, 0), (0, 0)) and tuple(shape[1:3]) == tuple(size)
 
 
 def ceil_div(n: int, d: int) -> int:
-    """n / d, rounded up."""
     return -(-n // d)
 
 

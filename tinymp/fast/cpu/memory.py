@@ -12,11 +12,9 @@ kept = False  # whether freed blocks are kept for reuse
 def keep_freed_memory(device: Any) -> bool:
     """Ask glibc to keep freed blocks for reuse instead of returning every large one to the kernel; whether it agreed.
 
-    A training step frees and allocates the same sizes over and over. By default each array above 32 MiB, and
-    often smaller ones, come back as unmapped pages; touching them costs more than the arithmetic (measured: a
-    6 MB product of two arrays takes 0.85 ms fresh, 0.18 ms reused). All threads draw on one store, so that what one has
-    freed serves the others. It is for the whole process, also for what is not tinymp's, and therefore a program's
-    decision: tinymp's own programs call this, and `import tinymp` does not.
+    A training step frees and allocates the same sizes over and over, and touching unmapped pages costs more than the
+    arithmetic (measured: a 6 MB product of two arrays takes 0.85 ms fresh, 0.18 ms reused). It is for the whole
+    process, and therefore a program's decision: tinymp's own programs call this, and `import tinymp` does not.
     """
     global kept
     if not sys.platform.startswith("linux"):

@@ -108,12 +108,10 @@ def lstm_slopes(
 
 
 def products(x: Array, w_ih: Array, bias: Array | None, steps: Steps) -> Array:
-    """All rows of x times W_ih, stored, and widened again."""
     return widen(store(gemm(steps.pack(x), w_ih.T, bias), like=x))
 
 
 def times(w: Array, rows: Array) -> Array:
-    """rows w^T, in FP32 accumulators; w is widened."""
     return gemm(w, widen(rows).T).T
 
 
@@ -126,7 +124,6 @@ def after(state: Array, rows: Array, steps: Steps) -> Array:
 
 
 def gradients(xp: Any, dy: Array | None, steps: Steps) -> Array | None:
-    """The outputs' gradients in the order of the steps, widened."""
     return None if dy is None else widen(xp.ascontiguousarray(steps.pack(dy)))
 
 

@@ -1,8 +1,7 @@
 """The work of one op on a CPU's cores: as many threads as BLAS has take its parts in turn.
 
-BLAS shares a large product among its threads, but what lies between the products (columns, casts, sums) one core would
-do alone, and small products, too. So parts that do not depend on each other are each done by one thread, with BLAS's
-share of it: NumPy lets other threads run while it computes.
+BLAS shares a large product among its threads, but what lies between the products, and small ones, one core would do
+alone. So parts that do not depend on each other are each done by one thread, with BLAS's share of it.
 """
 
 from __future__ import annotations
@@ -74,9 +73,8 @@ def share(f: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
 
 
 def elementwise(f: Callable[..., Any], x: Any, *others: Any) -> Any:
-    """f(x, *others), which has x's shape, dtype and memory order, in parts along the axis that is slowest in memory: so
-    small that f's intermediate values stay in the cache, in memory that was freed before.
-    NotImplemented where x is small, or there is one part alone.
+    """f(x, *others), which has x's shape, dtype and memory order, in parts along x's slowest axis: so small that f's
+    intermediate values stay in the cache. NotImplemented where x is small, or there is one part alone.
     """
     axis = max(range(x.ndim), key=x.strides.__getitem__, default=None)
     if axis is None or x.size < LEAST or len(parts := slices(x.shape[axis], x.size, CACHED // 4)) < 2:
@@ -92,7 +90,6 @@ def elementwise(f: Callable[..., Any], x: Any, *others: Any) -> Any:
 
 
 def cut(some: slice, *arrays: Any) -> list:
-    """The places `some` along the first axis of each array that there is."""
     return [None if x is None else x[some] for x in arrays]
 
 

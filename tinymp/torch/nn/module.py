@@ -23,8 +23,8 @@ class Module(nn.Module, metaclass=Every):
     every = nn.Module
 
     def state_dict(self) -> dict[str, Any]:
-        """Name -> Tensor outside the graph, which shares its memory with the parameter or buffer (`Parameter.data`):
-        what is written into it is written into the module. Use copy.deepcopy to keep it as it is now.
+        """Name -> Tensor outside the graph, which shares its memory with the parameter or buffer: what is written into
+        it is written into the module. Use copy.deepcopy to keep it as it is now.
         """
         own = self._state()
         return {name: own[name].data if name in own else Tensor(x) for name, x in super().state_dict().items()}

@@ -31,7 +31,6 @@ class Optimizer(_optim.Optimizer):
     _own = property(lambda self: type(self).update is _optim.Optimizer.update)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """See Optimizer.add_param_group."""
         if self._own and not self.param_groups:
             self.state: Any = _defaultdict(dict)
         super().add_param_group(param_group)

@@ -12,15 +12,14 @@ from ..space import fill
 
 
 class _Following:
-    """PyTorch's step. Programs call it without the results of steps: then the rate stays where the optimizer was
-    stepped once since the last call, by a scaler that skipped the step.
+    """PyTorch's step. Without the results of steps the rate stays where the optimizer was stepped once since the last
+    call, by a scaler that skipped the step.
     """
 
     optimizer: Any
     _seen = 0
 
     def step(self, *args: Any, **options: Any) -> None:
-        """See Schedule.step."""
         made, last = getattr(self.optimizer, "made", (0, None))
         args += (last,) if made - self._seen == 1 and last == _StepResult.SKIPPED else ()
         self._seen = made
@@ -33,7 +32,6 @@ class _Following:
 
 class LRScheduler(_Following, _Schedule, metaclass=_Every):
     """The base of a schedule that a program writes: `get_lr()` is the list of the groups' rates at `last_epoch`.
-
     Schedules of tinymp are instances of it, too. ValueError for a last_epoch but -1: `load_state_dict` resumes.
     """
 
