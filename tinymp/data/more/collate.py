@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import listed, name_all
+from ...arguments import listed
 from ...dtypes import real
 from ...events import type_name
 from ...tensor import Tensor
@@ -83,6 +83,3 @@ def _same(items: list, numbers: list[int], field: str, what: str, key: Callable,
                 f"DataLoader: expected items{field} of one {what} to make a batch, got {expected} at item "
                 f"{numbers[0]} and {key(item)} at item {i}; make them equal in the dataset or give collate_fn="
             )
-
-
-name_all(globals(), collated, item)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import integer, listed, name_all, number
+from ...arguments import integer, listed, number
 from ...tensor import Tensor, array_of
 from ..dataset import Dataset, length_of, random_generator
 from ..loader import load
@@ -99,6 +99,3 @@ def item_numbers(op: str, name: str, values: Any, n: int) -> np.ndarray:
     if outside.any():
         raise IndexError(f"{op}: expected `{name}` in [{-n}, {n - 1}] for {n} items, got {numbers[outside][0]}")
     return numbers
-
-
-name_all(globals(), item_numbers)

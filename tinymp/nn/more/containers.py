@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...arguments import instance, listed, name_all
+from ...arguments import instance, listed
 from ...parameter import Parameter
 from ...tensor import Tensor
 from ..module import Module
@@ -156,6 +156,3 @@ class ParameterDict(_Dict):
 
     def __init__(self, parameters: Mapping[str, Tensor] | None = None) -> None:
         super().__init__(parameters)
-
-
-name_all(globals(), append, extend, length, replace_part)

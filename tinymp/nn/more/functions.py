@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
-from ...arguments import integers, name_all, number, tensor
+from ...arguments import integers, number, tensor
 from ...tensor import Tensor
 from .. import init as initialise
 from ..functions import Dropout, Function
@@ -161,6 +161,3 @@ SmoothL1Loss = _row("SmoothL1Loss", ops.smooth_l1_loss, "Quadratic below beta, l
 HuberLoss = _row("HuberLoss", ops.huber_loss, "Quadratic below delta, linear above, with slope delta.", **_unweighted)
 KLDivLoss = _row("KLDivLoss", ops.kl_div, "target (ln target - input), for log-probabilities input.", **_two)
 CTCLoss = _row("CTCLoss", ops.ctc_loss, "-ln of the probability of targets under all alignments.", Loss, inputs=4)
-
-
-name_all(globals())

@@ -133,9 +133,6 @@ def _hooked(
     return RemovableHandle(getattr(hooks_of(module), when), entry, prepend)
 
 
-# ---------------------------------------------------------------------------------------------------- backward hooks
-
-
 class BackwardHook(Op):
     """ys = the xs;  dxs = the dys, or what a hook returns in their place."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import choice, constant, count, floating, name_all, number
+from ...arguments import choice, constant, count, floating, number
 from ...dtypes import float64
 from ...tensor import Tensor
 from ..init import T, normal_, random_of, uniform_, write
@@ -160,6 +160,3 @@ def orthogonal_(tensor: T, gain: float = 1, generator: np.random.Generator | Non
     q, r = np.linalg.qr(normal.T if rows < columns else normal)
     q = q * np.copysign(1.0, np.diagonal(r))
     return write("orthogonal_", tensor, gain * (q.T if rows < columns else q).reshape(shape))
-
-
-name_all(globals(), check)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import backend, ops
-from ...arguments import choice, flag, floating, name_all, with_axes
+from ...arguments import choice, flag, floating, with_axes
 from ...parameter import replace
 from ...tensor import Tensor
 from ..layers import Conv, ConvTranspose, Embedding, Linear
@@ -92,6 +92,3 @@ class LazyLinear(Linear):
         y = super().forward(input)  # where it fails, the layer stays lazy
         self.in_features, self.__class__ = made.in_features, Linear  # type: ignore[assignment]
         return y
-
-
-name_all(globals())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ... import backend, ops
-from ...arguments import choice, flag, floating, integers, name_all, shaped
+from ...arguments import choice, flag, floating, integers, shaped
 from ...autograd import taken
 from ...ops.more.gru import gru_cell, gru_layer
 from ...ops.more.recurrent import lstm_cell
@@ -185,6 +185,3 @@ def _step(nonlinearity: str, x: Tensor, h: Tensor, w: Tensor, b: Tensor | None) 
     """The next state from the projected input x (B, H) and the state h (B, H)."""
     z = ops.add(x, ops.linear(h, w, b))
     return ops.tanh(z) if nonlinearity == "tanh" else ops.relu(z)
-
-
-name_all(globals())

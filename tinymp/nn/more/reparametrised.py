@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
-from ...arguments import axis, count, flag, instance, name_all, number
+from ...arguments import axis, count, flag, instance, number
 from ...autograd import no_grad
 from ...dtypes import float32
 from ...parameter import Parameter
@@ -191,6 +191,3 @@ def remove_weight_norm(module: Any, name: str = "weight") -> Any:
 def remove_spectral_norm(module: Any, name: str = "weight") -> Any:
     """module with the weight that it has now as its Parameter again. ValueError without a `spectral_norm` of it."""
     return _removed("remove_spectral_norm", SpectralNorm, module, name)
-
-
-name_all(globals())

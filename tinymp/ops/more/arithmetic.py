@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import axis, choice, flag, floating, integers, name_all, number, tensor, with_axes
+from ...arguments import axis, choice, flag, floating, integers, number, tensor, with_axes
 from ...autograd import Array, Op, taken
 from ...dtypes import HALVES
 from ...precision import POINTWISE, store, widen
@@ -111,9 +111,6 @@ class Atan2(Op):
         r = self.device.where(r > 0, r, r.dtype.type(1))  # at 0 both shares are 0, as in PyTorch
         dy = sum_to(widen(dz) / r * (x / r), like_y) if like_y else None
         return dy, sum_to(widen(dz) / r * (-y / r), like_x) if like_x else None
-
-
-# ---------------------------------------------------------------------------------------------------------- functions
 
 
 def wide(*tensors: Any) -> list:
@@ -304,6 +301,3 @@ def diff(
     for _ in range(min(times, x.shape[d])):
         x = sub(narrow(x, d, 1, x.shape[d] - 1), narrow(x, d, 0, x.shape[d] - 1))
     return x
-
-
-name_all(globals())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import axis, flag, floating, name_all, number, tensor
+from ...arguments import axis, flag, floating, number, tensor
 from ...autograd import Array, Op
 from ...dtypes import FLOATING, HALVES, float32
 from ...precision import DOT, gemm, reduce, store, widen
@@ -93,9 +93,6 @@ class Attention(Op):
         x = self.device.select(kept, x)
         x *= self.growth()
         return x
-
-
-# ---------------------------------------------------------------------------------------------------------- functions
 
 
 def scaled_dot_product_attention(
@@ -198,6 +195,3 @@ def weighted(op: str, scores: Tensor, value: Tensor, mask: Any, dropout_p: float
     if none is not None:
         weights = masked_fill(weights, none, 0)
     return matmul(weights, value), weights
-
-
-name_all(globals())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import flag, floating, integers, name_all
+from ...arguments import flag, floating, integers
 from ...autograd import Array
 from ...precision import reduce, scatter_add, store, widen
 from ...tensor import Tensor, array_of
@@ -104,9 +104,6 @@ class CTCLoss(Loss):
         return top + self.xp.log1p(self.xp.exp(self.xp.minimum(a, b) - top))
 
 
-# ---------------------------------------------------------------------------------------------------------- functions
-
-
 def ctc_loss(
     log_probs: Tensor,
     targets: Any,
@@ -194,6 +191,3 @@ def _padded(op: str, targets: Array, lengths: Array) -> np.ndarray:
     padded = np.zeros(exist.shape, int)
     padded[exist] = labels
     return padded
-
-
-name_all(globals())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ...arguments import floating, name_all
+from ...arguments import floating
 from ...events import type_name
 from ...tensor import Tensor
 from ..dot import matmul
@@ -115,6 +115,3 @@ def _contract(x: Tensor, xs: list, y: Tensor, ys: list, needed: set) -> tuple[Te
     z = matmul(shaped(x, xs, batch, rows, inner), shaped(y, ys, batch, inner, columns))
     labels = batch + rows + columns
     return z.reshape([size[label] for label in labels]), labels
-
-
-name_all(globals())

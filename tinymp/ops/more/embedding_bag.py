@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ... import backend
-from ...arguments import choice, flag, floating, name_all, tensor
+from ...arguments import choice, flag, floating, tensor
 from ...precision import reduce
 from ...tensor import Tensor
 from ..embedding import embedding, row
@@ -90,6 +90,3 @@ def _places(op: str, n: int, offsets: Tensor, include_last: bool) -> tuple[np.nd
     k = np.arange(max(ends - starts, default=0))
     own = k < (ends - starts)[:, None]
     return np.where(own, starts[:, None] + k, 0), own
-
-
-name_all(globals())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import axes, axis, choice, flag, integers, name_all, number, tensor
+from ...arguments import axes, axis, choice, flag, integers, number, tensor
 from ...dtypes import FLOATING, HALVES, float32
 from ...precision import scatter_add
 from ...tensor import Tensor
@@ -188,4 +188,3 @@ def unique(
 
 
 _tensor = tensor
-name_all(globals())

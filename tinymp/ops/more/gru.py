@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...arguments import flag, name_all
+from ...arguments import flag
 from ...autograd import Array
 from ...precision import gemm, reduce, store, widen
 from ...tensor import Tensor
@@ -81,9 +81,6 @@ class GRU(Recurrent):
         )
 
 
-# ---------------------------------------------------------------------------------------------------------- functions
-
-
 def gru_cell(
     input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
 ) -> Tensor:
@@ -124,6 +121,3 @@ def gru_layer(
     weights = {"weight_ih": weight_ih, "weight_hh": weight_hh, "bias_ih": bias_ih, "bias_hh": bias_hh}
     check("gru_layer", 3, input, {"hx": hx}, weights)
     return GRU.apply(input, hx, *weights.values(), steps=steps)
-
-
-name_all(globals())

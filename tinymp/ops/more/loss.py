@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...arguments import choice, flag, floating, name_all, number, shaped, tensor
+from ...arguments import choice, flag, floating, number, shaped, tensor
 from ...autograd import Array, no_grad
 from ...dtypes import FLOATING
 from ...precision import reduce, store, widen
@@ -121,9 +121,6 @@ class BCE(Loss):
         (x, t), (like_x, like_t) = self.saved, self.targets
         dx = dy * ((x - t) / self.xp.maximum(x * (1 - x), 1e-12)) if like_x else None
         return dx, dy * (self.xp.log1p(-x) - self.xp.log(x)) if like_t else None
-
-
-# ---------------------------------------------------------------------------------------------------------- functions
 
 
 def _check_constant(op: str, name: str, weight: Any) -> None:
@@ -395,6 +392,3 @@ def gaussian_nll_loss(
     terms = mul(add(log(v), div(square(sub(x, t)), v)), 0.5)
     terms = add(terms, 0.5 * math.log(2 * math.pi)) if flag(op, "full", full) else terms
     return _reduced(op, terms, reduction)
-
-
-name_all(globals())

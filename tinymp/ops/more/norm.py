@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import flag, floating, integers, name_all, number, shaped
+from ...arguments import flag, floating, integers, number, shaped
 from ...autograd import Array, Op
 from ...precision import REDUCTION, add_to, reduce, store, to_dtype, widen
 from ...tensor import Tensor
@@ -244,6 +244,3 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     (size,) = integers("local_response_norm", "size", size, 1, 1)
     given = {name: number("local_response_norm", name, v) for name, v in (("alpha", alpha), ("beta", beta), ("k", k))}
     return LocalResponseNorm.apply(x, size=size, **given)
-
-
-name_all(globals())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ... import backend
-from ...arguments import LONGEST, choice, constant, name_all, sizes, tensor
+from ...arguments import LONGEST, choice, constant, sizes, tensor
 from ...autograd import Array, Op
 from ...precision import MOVEMENT, scalar
 from ...tensor import Tensor
@@ -82,6 +82,3 @@ def _source(xp: Any, n: int, before: int, after: int, mode: str) -> Array:
     if mode == "circular":  # PyTorch repeats what cropping leaves, but mirrors what was there before
         return xp.pad(xp.arange(n)[max(-before, 0) : n + min(after, 0)], width, mode="wrap")
     return xp.pad(xp.arange(n), width, mode={"reflect": "reflect", "replicate": "edge"}[mode])[crop]
-
-
-name_all(globals())

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import flag, floating, integer, integers, name_all, number, tensor
+from ...arguments import flag, floating, integer, integers, number, tensor
 from ...autograd import Array
 from ...dtypes import FLOATING, bfloat16, float16, float32, float64
 from ...precision import reduce, to_dtype
@@ -190,6 +190,3 @@ def randperm(n: int, *, dtype: Any = None, device: str | None = None) -> Tensor:
     (n,) = integers("randperm", "n", n, 1, 0)
     found = _integer_dtype("randperm", dtype, 0, n - 1)
     return drawn("randperm", lambda generator, shape, _: generator.permutation(*shape), (n,), found, device)
-
-
-name_all(globals())

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import name_all
 from ...autograd import Array
 from ...precision import gemm, store, widen
 from ...tensor import Tensor, array_of
@@ -175,6 +174,3 @@ def lstm_cell(
     i, f, g, o = chunk(linear(input, w_ih, b_ih) + linear(h, w_hh, b_hh), 4, 1)
     c = sigmoid(f) * c + sigmoid(i) * tanh(g)
     return sigmoid(o) * tanh(c), c
-
-
-name_all(globals())

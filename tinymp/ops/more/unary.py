@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import axis, called, choice, constant, floating, name_all, number, tensor
+from ...arguments import axis, called, choice, constant, floating, number, tensor
 from ...autograd import Array, Op
 from ...backend.devices import Device
 from ...dtypes import float32, float64
@@ -370,6 +370,3 @@ sign: Made = unary("sign", "-1, 0 or 1 as input is negative, 0 or positive; 0 fo
     "y = -1, 0 or 1 as x is negative, 0 (or nan) or positive;  dx = 0.",
     lambda op, x: op.device.select(op.xp.equal(x, x), op.xp.sign(x)), lambda op, x: op.xp.zeros_like(x), check=_numbers)
 # fmt: on
-
-
-name_all(globals())

@@ -12,7 +12,7 @@ from inspect import Parameter, Signature
 from itertools import pairwise
 from typing import Any
 
-from ...arguments import choice, count, flag, function, instance, listed, name_all, named, number, same_keys, whole
+from ...arguments import choice, count, flag, function, instance, listed, named, number, same_keys, whole
 from ..optimizer import Optimizer
 from ..result import StepResult, any_applied
 from ..schedule import Schedule
@@ -341,6 +341,3 @@ class SWALR(Schedule):
             return self.swa_lrs[group]
         start = (now - before * self.swa_lrs[group]) / (1 - before)
         return after * self.swa_lrs[group] + (1 - after) * start
-
-
-name_all(globals())
