@@ -44,9 +44,8 @@ def random_split(
 ) -> list[Subset]:
     """Subsets of the given lengths that share no item and have, together, every item; drawn at random.
 
-    lengths: integers whose sum is len(dataset), or fractions whose sum is 1: then part i has floor(n f_i) items and
-    what is left goes one by one to the first parts, as in PyTorch. `generator` or `seed` make the split repeatable;
-    without them it follows tinymp.manual_seed. ValueError for lengths that do not add up.
+    lengths: integers whose sum is len(dataset), or fractions whose sum is 1, of which the first parts get what is left,
+    as in PyTorch. `generator` or `seed`: else tinymp.manual_seed's. ValueError for lengths that do not add up.
     """
     n, parts = length_of("random_split", dataset), listed("random_split", "lengths", lengths)
     for k in parts:

@@ -99,9 +99,8 @@ def trunc_normal_(
 ) -> T:
     """Normal(mean, std), conditioned on a <= value <= b, also far from the mean. ValueError unless std > 0 and a < b.
 
-    Rejection from a uniform proposal: z is kept with probability exp((p^2 - z^2) / 2), where p is the point of
-    [a, b] closest to the mean, all in units of std. The proposal ends where that is below e^-37 < 2^-53: one in 37 or
-    more is kept.
+    Rejection from a uniform proposal: z is kept with probability exp((p^2 - z^2) / 2), p the point of [a, b] closest to
+    the mean, in units of std. The proposal ends where that is below e^-37 < 2^-53: one in 37 or more is kept.
     """
     shape, random = check("trunc_normal_", tensor), random_of("trunc_normal_", generator)
     mean, std = number("trunc_normal_", "mean", mean), number("trunc_normal_", "std", std, 0, above=True)

@@ -74,9 +74,9 @@ class EmbeddingBag(Embedding):
 class LazyLinear(Linear):
     """A Linear whose in_features is the length of the last axis of its first input, at which it becomes a Linear.
 
-    Until then its weight is (out_features, 0). Parameters stay the same objects, with the device and the policy that
-    they have: an optimizer and `policy.cast` may come before the first input. `load_state_dict` may not: it refuses
-    the weight's shape.
+    Until then its weight is (out_features, 0). Parameters stay the same objects, with their device and policy: an
+    optimizer and `policy.cast` may come before the first input; `load_state_dict`, which refuses the weight's shape,
+    may not.
     """
 
     def __init__(self, out_features: int, bias: bool = True) -> None:

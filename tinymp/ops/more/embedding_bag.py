@@ -30,13 +30,12 @@ def embedding_bag(
 ) -> Tensor:
     """(B, D): for each bag the "sum", "mean" or "max" of the rows of weight (V, D) that it names; 0 for an empty bag.
 
-    input: (B, N), or one vector of all bags' indices; then `offsets` (B,) tells where each begins, from 0 on (with
-    include_last_offset there is one more: the end of the last). per_sample_weights: input's shape, factors for "sum".
-    The row padding_idx counts in no bag and gets no gradient. sparse: see `embedding`. Rows are added up in FP32 and
-    the result rounded once. The host reads offsets.
+    input: (B, N), or one vector of all bags' indices with `offsets` (B,), where each begins (with include_last_offset
+    there is one more: the end of the last); the host reads them. per_sample_weights: input's shape, factors for "sum".
+    The row padding_idx counts in no bag and gets no gradient. sparse: see `embedding`. Summed in FP32 and rounded once.
 
-    IndexError for an index outside the table; ValueError for other shapes, for offsets that fall or do not
-    fit the input, and for per_sample_weights with another mode.
+    IndexError for an index outside the table; ValueError for other shapes, offsets that fall or do not fit the input,
+    and per_sample_weights with another mode.
     """
     op = "embedding_bag"
     choice(op, "mode", mode, ("sum", "mean", "max"))

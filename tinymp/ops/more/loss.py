@@ -256,9 +256,9 @@ def binary_cross_entropy(
 ) -> Tensor:
     """-weight [target ln input + (1 - target) ln(1 - input)] in FP32, the logarithms limited to -100 from below.
 
-    input: probabilities. FP16 has none between 0.9995 and 1, and the gradient at 0 and 1 (up to 1e12) overflows it:
-    prefer `binary_cross_entropy_with_logits`. Shapes and weight as there. ValueError for values of input or target
-    outside [0, 1], or nan.
+    input: probabilities. FP16 has none between 0.9995 and 1, and gradients at 0 and 1 (up to 1e12) overflow it: prefer
+    `binary_cross_entropy_with_logits`; shapes and weight as there. ValueError for input or target outside [0, 1], or
+    nan.
     """
     op = "binary_cross_entropy"
     for name, x in (("input", input), ("target", target)):
@@ -271,10 +271,9 @@ def binary_cross_entropy(
 def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """target (ln target - input), the terms of the Kullback-Leibler divergence, for log-probabilities input; in FP32.
 
-    target: of input's shape, probabilities, or with log_target their logarithms. A term with target 0 is 0.
-    reduction: "none", "sum", "mean" over all elements, or "batchmean", the sum divided by input.shape[0]: the
-    divergence itself.
-    ValueError for other shapes. PyTorch broadcasts; losses here do not.
+    target: of input's shape, probabilities, or with log_target their logarithms. A term with target 0 is 0. reduction:
+    "batchmean", the sum divided by input.shape[0], is the divergence. ValueError for other shapes: losses do not
+    broadcast.
     """
     op = "kl_div"
     choice(op, "reduction", reduction, ("none", "mean", "sum", "batchmean"))

@@ -45,13 +45,12 @@ class PadFromInside(Index):
 
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """input with more elements at the ends of its last axes; PyTorch's `F.pad`.
+    """input with more elements at the ends of its last axes; PyTorch's `F.pad`, with all modes on any axes.
 
-    pad: (before, after) of the last axis, then of the last but one, ...; negative: that many elements less.
-    mode: "constant" (`value`, by default 0), "reflect" (mirrored without repeating the edge), "replicate" (the edge),
-    "circular" (from the other end). All modes work on any axes (PyTorch: only "constant" does).
-    ValueError for more padding than there are elements to copy (reflect: less than the length; circular: at most it),
-    for cropping more than there is, and for a value that does not fit.
+    pad: (before, after) of the last axis, then of the last but one, ...; negative: that many elements less. mode:
+    "constant" (`value`, by default 0), "reflect" (mirrored without the edge), "replicate" (the edge), "circular" (from
+    the other end). ValueError for more padding than there is to copy, more cropping than there is, a value that does
+    not fit.
     """
     x, given = tensor("pad", "input", input), sizes("pad", "pad", (pad,), {})
     choice("pad", "mode", mode, ("constant", "reflect", "replicate", "circular"))

@@ -55,11 +55,10 @@ def bernoulli(input: Tensor, p: Any = None) -> Tensor:
 
 
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
-    """num_samples indices, as int64, for each row of weights: each index as likely as its weight among the row's.
+    """num_samples indices, as int64, for each row of weights (n,) or (m, n), each as likely as its weight in the row.
 
-    input: (n,) or (m, n), at least 0, not all 0 in a row. Without replacement no index comes twice in a row: the
-    smallest of exponential variables, each divided by its weight (Efraimidis & Spirakis, 2006). ValueError for other
-    weights, and for more samples than weights above 0.
+    Without replacement no index comes twice in a row: the smallest of exponential variables, each divided by its weight
+    (Efraimidis & Spirakis, 2006). ValueError for weights below 0 or all 0, and more samples than weights above 0.
     """
     op = "multinomial"
     x, again = floating(op, "input", input), flag(op, "replacement", replacement)

@@ -148,10 +148,10 @@ class SequentialLR(Schedule):
 class OneCycleLR(Schedule):
     """From max_lr / div_factor up to max_lr in pct_start of all steps, then down to the first rate / final_div_factor.
 
-    (Smith & Topin, 2018.) With three_phase the rate first falls back to the first one, in as many steps as it rose.
-    There are total_steps steps, or epochs times steps_per_epoch; ValueError beyond. anneal_strategy: "cos" or "linear".
-    cycle_momentum: momentum (Adam: beta1) moves the other way, from max_momentum to base_momentum and back. max_lr and
-    the momenta may be lists, with one value per group.
+    (Smith & Topin, 2018.) With three_phase the rate first falls back to the first one. There are total_steps steps, or
+    epochs times steps_per_epoch; ValueError beyond. anneal_strategy: "cos" or "linear". cycle_momentum: momentum
+    (beta1) moves the other way, from max_momentum to base_momentum and back. max_lr and momenta may be lists, one per
+    group.
     """
 
     def __init__(
@@ -230,12 +230,9 @@ def _per_group(name: str, field: str, value: Any, groups: int, most: float = mat
 class ReduceLROnPlateau(Schedule):
     """Multiplies the rates by `factor` when a metric has not become better for more than `patience` calls of `step`.
 
-    mode: "min" (smaller is better) or "max". A metric counts as better if it beats the best so far by more than
-    threshold, relative to it (threshold_mode "rel") or absolute ("abs"). After a cut, `cooldown` calls are not counted.
+    mode: "min" (smaller is better) or "max". A metric is better if it beats `best` by more than threshold, relative to
+    it (threshold_mode "rel") or absolute ("abs"). After a cut, `cooldown` calls do not count in `num_bad_epochs`.
     min_lr: a floor, or one per group; a cut by less than eps is not made.
-
-    best            the best metric so far
-    num_bad_epochs  calls since then, without those of a cooldown
     """
 
     def __init__(
