@@ -11,6 +11,7 @@ from ...dtypes import FLOATING
 from ...precision import reduce, store, widen
 from ...tensor import Tensor
 from .. import loss as core
+from ..index import getitem
 from ..loss import Labelled, Loss, MSELoss, check_labels, check_reduction, class_axis
 from ..pointwise import add, broadcastable, div, mul, sub
 from ..reduce import mean
@@ -19,11 +20,12 @@ from ..shape import reshape
 from ..unary import abs, exp, log, square
 from .arithmetic import cosine_similarity, pairwise_distance, wide
 from .compare import any as some
-from .compare import eq, lt, ne
+from .compare import eq, logical_not, lt, ne
+from .index import gather
 from .log_softmax import log_softmax
 from .pointwise import clamp, masked_fill, minimum, neg, where
 from .unary import logsigmoid, softplus
-from .views import unsqueeze
+from .views import squeeze, unsqueeze
 
 __all__ = ["cosine_embedding_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss"]
 __all__ += ["margin_ranking_loss", "nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss"]
@@ -35,19 +37,7 @@ def per_class(weight: Array, x: Array) -> Array:
     return widen(weight).reshape((-1,) + (1,) * (x.ndim - class_axis(x) - 1))
 
 
-class Weighing(Labelled):
-    """A loss of rows with a label each, times w_c, the weight of class c (1 without weights)."""
-
-    def weigh(self, x: Array, target: Array, weight: Array | None, ignore_index: int) -> tuple:
-        """`read`; then each row's weight in the dtype of x, 0 where ignored, and the divisor of a mean."""
-        t, kept = self.read(x, target, ignore_index)
-        w = self.xp.asarray(kept, widen(x[:0]).dtype)  # rounds: never, 0 or 1
-        if weight is not None:
-            w = self.device.select(kept, self.xp.take(widen(weight), t))
-        return t, kept, w, core.total(w) if self.reduction == "mean" else None
-
-
-class WeightedCrossEntropy(Weighing):
+class WeightedCrossEntropy(Labelled):
     """`CrossEntropy` with weights and smoothed labels.
 
     l = -(1 - s) w_t y_t - s/C sum_c w_c y_c with y = ln softmax(x) and label smoothing s; "mean" divides by sum w_t.
@@ -60,7 +50,11 @@ class WeightedCrossEntropy(Weighing):
     def forward(
         self, x: Array, target: Array, w: Array | None, *, ignore_index: int, reduction: str, label_smoothing: float
     ) -> Array:
-        t, kept, w_t, divisor = self.weigh(x, target, w, ignore_index)
+        t, kept = self.read(x, target, ignore_index)
+        w_t = self.xp.asarray(kept, widen(x[:0]).dtype)  # rounds: never, 0 or 1
+        if w is not None:
+            w_t = self.device.select(kept, self.xp.take(widen(w), t))
+        divisor = core.total(w_t) if reduction == "mean" else None
         self.hard, self.share = 1 - label_smoothing, label_smoothing / x.shape[self.axis]
         wide, q = widen(x), self.hard * w_t
         top = reduce(wide, self.axis, "max")
@@ -83,24 +77,6 @@ class WeightedCrossEntropy(Weighing):
         dx = store(dx, like=x)
         if not self.device.every(kept):
             self.xp.moveaxis(dx, self.axis, -1)[~kept.squeeze(self.axis)] = 0  # 0 times what they hold may be NaN
-        return dx, None, None
-
-
-class NLLLoss(Weighing):
-    """l = -w_t x_t, "mean" dividing by the sum of w_t;  dx_t = -w_t dl, else 0."""
-
-    name = "nll_loss"
-
-    def forward(self, input: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int) -> Array:
-        x = widen(input)
-        t, kept, w, divisor = self.weigh(x, target, weight, ignore_index)
-        self.save(t, kept, statistics=(w, divisor))
-        return self.reduced_rows(-w * self.xp.take_along_axis(x, t, self.axis), kept, divisor)
-
-    def backward(self, dy: Array) -> tuple:
-        (t, kept), (w, divisor), like = self.saved, self.statistics, self.targets[0]
-        dx = self.xp.zeros(like.shape, like.dtype)
-        self.xp.put_along_axis(dx, t, store(-w * self.dl_rows(dy, kept, divisor), like), self.axis)
         return dx, None, None
 
 
@@ -216,7 +192,14 @@ def nll_loss(
     core.check_rows(op, input, reduction)
     check_labels(op, input, target, ignore_index)
     _check_class_weights(op, input, weight)
-    return NLLLoss.apply(input, target, weight, reduction=reduction, ignore_index=ignore_index)
+    (x,), d, classes = wide(input), class_axis(input), input.shape[class_axis(input)]
+    kept = ne(target, ignore_index)
+    good = ((target.array >= 0) & (target.array < classes)) | ~kept.array
+    core.check_each(op, "target", target.array, good, core.labels(classes, ignore_index))
+    ignored, t = logical_not(kept), where(kept, target, 0)
+    w = kept.to(x.dtype) if weight is None else masked_fill(getitem(wide(weight)[0], t), ignored, 0)
+    terms = neg(mul(masked_fill(squeeze(gather(x, d, unsqueeze(t, d)), d), ignored, 0), w))
+    return div(total(terms), total(w)) if reduction == "mean" else _reduced(op, terms, reduction)
 
 
 def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:

@@ -4,14 +4,14 @@ the host from `manual_seed`'s generator: one seed gives the same on every device
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from ... import backend
-from ...arguments import flag, floating, integer, integers, number, tensor
+from ...arguments import called, flag, floating, integer, integers, number, tensor
 from ...autograd import Array
 from ...dtypes import FLOATING, bfloat16, float16, float32, float64
 from ...precision import reduce, to_dtype
@@ -155,22 +155,15 @@ def rand(*size: Any, dtype: Any = None, device: str | None = None, requires_grad
     return drawn("rand", _uniform, size, floating_dtype("rand", dtype), device, requires_grad)
 
 
-def _like(op: str, x: Tensor, dtype: Any, device: str | None) -> dict[str, Any]:
-    """dtype and device, which are x's unless given."""
-    tensor(op, "input", x)
-    return {"dtype": dtype_read(x) if dtype is None else dtype, "device": x.device if device is None else device}
+def _like(op: str, draw: Callable) -> Callable[..., Tensor]:
+    def function(input: Tensor, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
+        dtype, shape = dtype_read(input) if dtype is None else dtype, tensor(op, "input", input).shape
+        return draw(shape, dtype=dtype, device=device or input.device, requires_grad=requires_grad)
+
+    return called(function, op, f"`{op[:-5]}` of input's shape; dtype and device too, unless given.", __name__)
 
 
-def rand_like(input: Tensor, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
-    """`rand` of input's shape; dtype and device too, unless given."""
-    given = _like("rand_like", input, dtype, device)
-    return rand(input.shape, **given, requires_grad=requires_grad)
-
-
-def randn_like(input: Tensor, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
-    """`randn` of input's shape; dtype and device too, unless given."""
-    given = _like("randn_like", input, dtype, device)
-    return randn(input.shape, **given, requires_grad=requires_grad)
+rand_like, randn_like = _like("rand_like", rand), _like("randn_like", randn)
 
 
 def randint(low: int, high: Any = None, size: Any = None, *, dtype: Any = None, device: str | None = None) -> Tensor:
