@@ -163,7 +163,8 @@ def _like(op: str, draw: Callable) -> Callable[..., Tensor]:
     return called(function, op, f"`{op[:-5]}` of input's shape; dtype and device too, unless given.", __name__)
 
 
-rand_like, randn_like = _like("rand_like", rand), _like("randn_like", randn)
+rand_like = _like("rand_like", rand)
+randn_like = _like("randn_like", randn)
 
 
 def randint(low: int, high: Any = None, size: Any = None, *, dtype: Any = None, device: str | None = None) -> Tensor:
