@@ -26,6 +26,7 @@ from .autograd import enable_grad, is_grad_enabled, no_grad
 from .backend import __version__, default_device, device, get_rng_state, manual_seed, set_rng_state, synchronize
 from .backend.extras import hint as _hint
 from .dtypes import bfloat16, float16, float32, float64
+from .events import NAMES as _NAMES_OF_ERRORS
 from .events import Observer, observe
 from .ops.create import empty, full, full_like, ones, zeros
 from .ops.random import randn
@@ -131,6 +132,8 @@ _HELD = {
     ".".join([*module.split(".more.")[:-1], name]): module for module, names in _NAMES.items() for name in names.split()
 }
 
+_NAMED = "", "data", "nn", "nn.init", "ops", "optim"  # errors of these begin with the names of the table
+
 if TYPE_CHECKING:
     from . import course, lab, parallel, study
     from .audit import audit  # type: ignore[no-redef]
@@ -174,8 +177,11 @@ def _open(package: dict[str, _Any]) -> None:
 
     def __getattr__(name: str) -> _Any:  # only called for names that do not exist
         if name in held:
-            package[name] = found = _find(held[name])
-            return found
+            made = {"__name__": __name__, name: _find(held[name])}
+            if prefix in _NAMED:
+                _name_all(made)
+            package[name] = made[name]
+            return made[name]
         hint = "" if name.startswith("_") else _instead(owner, name, __dir__())
         raise (_arguments.no_attribute if hint else AttributeError)(
             f"{owner} has no attribute '{name}'; {hint or 'names that PyTorch alone has are in tinymp.torch'}"
@@ -202,6 +208,7 @@ def _instead(owner: str, name: str, there: list[str]) -> str:
 
 
 ops.bind(Tensor)
+_NAMES_OF_ERRORS.update(name.rpartition(".")[2] for name in _HELD)
 _name_all(globals(), Tensor)  # but for those that every op makes
 backend.add("meta", lambda: _required("device 'meta'", "audit.meta", RuntimeError).meta)
 _BF16 = ("BF16", "FP8", "FP8_HOPPER", "bfloat16")

@@ -6,7 +6,7 @@
 #include "rows.cuh"
 #include "exponentials.cuh"
 
-// What `Weighing.weigh` (ops/more/loss.py) says of a row, which is saved for backward. An ignored row counts 0; a class that does not exist
+// What `WeightedCrossEntropy.forward` (ops/more/loss.py) says of a row, which is saved for backward. An ignored row counts 0; a class that does not exist
 // raises the flag `bad`, makes its row nan, and is never used as an index.
 struct Label {
     bool kept;

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..autograd import Array
-from ..ops.loss import CrossEntropy, class_axis, total
+from ..ops.loss import CrossEntropy, class_axis, labels, total
 from ..ops.more.loss import WeightedCrossEntropy
 from ..precision import store
 from . import checks, kernel, made
@@ -41,7 +41,7 @@ def _forward(op: Any, x: Array, target: Array, w: Array | None, ignore_index: in
     target = matching(xp, xp.expand_dims(xp.asarray(target, dtype="int64"), op.axis), like=t)
     factors = vector(xp, w)
     weights = total(factors) if op.share and factors is not None else None
-    message = f"{op.name}: expected every value of `target` {op.labels(plan.length, ignore_index)}"
+    message = f"{op.name}: expected every value of `target` {labels(plan.length, ignore_index)}"
     bad = checks.flag(message, ValueError(f"{message} (seen on the GPU in an earlier call)"))
     rows = target, factors, ignore_index, bad, t, kept, w_t, losses, top, scale, weights
     plan.launch(KERNELS, "cross_entropy_forward", dense, *rows, op.hard, op.share, smoothing)

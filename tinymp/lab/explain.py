@@ -285,6 +285,9 @@ def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[tuple
     called, module = _called(thing), thing.__module__
     if op := (compare.OPS | ops.unary.OPS).get(name):  # which have an Op per name
         found[op] = None
+    for cell in getattr(thing, "__closure__", None) or ():  # what the row of a table gives its function
+        if isinstance(cell.cell_contents, type) and issubclass(cell.cell_contents, Op):
+            found[cell.cell_contents] = None
     layer = module.startswith("tinymp.nn.")
     for word, attribute in called.items():
         value = held(word, None) if word.startswith("ops.") else thing.__globals__.get(word)
@@ -319,9 +322,12 @@ _OPS = {f.__module__ for f in _PUBLIC.values()}  # the modules of ops
 def _line(thing: Any) -> str:
     """File and line at which a function or class begins: "tinymp/ops/softmax.py:14"."""
     thing = inspect.unwrap(thing)
-    path, (source, first) = inspect.getsourcefile(thing) or "", inspect.getsourcelines(thing)
     start: tuple[str, ...] = ("def ", "class ")
-    if isinstance(thing, FunctionType) and thing.__code__.co_name != thing.__name__:  # the row of a table
+    try:
+        path, (source, first) = inspect.getsourcefile(thing) or "", inspect.getsourcelines(thing)
+    except OSError:  # a class that is the row of a table
+        source = []
+    if not source or (isinstance(thing, FunctionType) and thing.__code__.co_name != thing.__name__):  # a row
         path, first = inspect.getsourcefile(sys.modules[thing.__module__]) or "", 1
         source = Path(path).read_text(encoding="utf-8").splitlines()
         start = f"{thing.__name__} = ", f"{thing.__name__}: "

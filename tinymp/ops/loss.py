@@ -52,6 +52,11 @@ def class_axis(x: Any) -> int:
     return 1 if x.ndim > 1 else 0
 
 
+def labels(classes: int, ignore_index: int) -> str:
+    """The values that targets may hold, for messages."""
+    return f"to be a class in [0, {classes - 1}] or ignore_index ({ignore_index})"
+
+
 class Labelled(Loss):
     """A loss of rows with a label t each. Rows labelled `ignore_index` count 0 whatever they hold."""
 
@@ -61,12 +66,8 @@ class Labelled(Loss):
         classes = x.shape[self.axis]
         kept = self.xp.not_equal(target, ignore_index)
         t = self.xp.asarray(target, dtype="int64") * kept
-        check_each(self.name, "target", target, (t >= 0) & (t < classes), self.labels(classes, ignore_index))
+        check_each(self.name, "target", target, (t >= 0) & (t < classes), labels(classes, ignore_index))
         return self.xp.expand_dims(t, self.axis), self.xp.expand_dims(kept, self.axis)
-
-    def labels(self, classes: int, ignore_index: int) -> str:
-        """The values that targets may hold, for messages."""
-        return f"to be a class in [0, {classes - 1}] or ignore_index ({ignore_index})"
 
     def reduced_rows(self, loss: Array, kept: Array, divisor: Any) -> Array:
         return self.reduced(self.device.select(kept, loss).squeeze(self.axis), divisor)
@@ -229,9 +230,9 @@ def cross_entropy(
     that do not match, label_smoothing outside [0, 1], or a "mean" over nothing.
     """
     check_rows("cross_entropy", input, reduction)
-    if labels := tensor("cross_entropy", "target", target).dtype not in FLOATING:
+    if hard := tensor("cross_entropy", "target", target).dtype not in FLOATING:
         check_labels("cross_entropy", input, target, ignore_index)
-    plain = labels and weight is None and label_smoothing == 0
+    plain = hard and weight is None and label_smoothing == 0
     loss = CrossEntropy.apply if plain else held("ops.loss.cross_entropy_of")(weight, label_smoothing)
     return loss(input, target, ignore_index=ignore_index, reduction=reduction)
 

@@ -15,15 +15,14 @@ Array = Any
 class SparseRows:
     """A gradient that is 0 but for some rows: row indices[i] of it is values[i].
 
-    indices  (n,), int64, ascending. On the CPU each row comes once. On a GPU, which could not tell how many are left
-             of repeated ones without making the host wait, a row may come several times, each time with the same values
+    indices  (n,), int64, ascending. On the CPU each row comes once; on a GPU, where the host would have to wait to know
+    how
+             many are left, one may come several times, each time with the same values: a sum over all takes `summable`
     values   (n, ...), floating
     shape    of the whole gradient, (V, ...)
 
-    An update may therefore read, compute and write a row as often as it comes, with the same result; a sum over all
-    values must take `summable`. ValueError for indices and values that do not belong together.
-
-    It stands in a leaf's `grad` for an array: autograd.py says what that takes.
+    It stands in a leaf's `grad` for an array (autograd.py). ValueError for indices and values that do not belong
+    together.
     """
 
     __slots__ = ("indices", "shape", "values")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import listed, name_all
+from ...arguments import listed
 from ...dtypes import real
 from ...events import type_name
 from ...tensor import Tensor
@@ -38,11 +38,9 @@ def item(dataset: Any, i: int) -> Any:
 
 
 def default_collate(batch: list) -> Any:
-    """One batch from a list of items of one structure.
-
-    Arrays and Tensors of one shape and dtype are stacked along a new first axis; Python numbers become a Tensor of
-    one axis (float: float32, int: int64, bool); strings stay a list; tuples, named tuples, lists and dicts are
-    collated field by field. TypeError or ValueError names the first item that differs from item 0.
+    """One batch from a list of items of one structure: arrays and Tensors stacked along a new first axis; numbers as a
+    Tensor (float: float32, int: int64, bool); strings as a list; tuples, lists and dicts field by field. TypeError or
+    ValueError names the first item that differs from item 0.
     """
     batch = listed("default_collate", "batch", batch)
     if not batch:
@@ -83,6 +81,3 @@ def _same(items: list, numbers: list[int], field: str, what: str, key: Callable,
                 f"DataLoader: expected items{field} of one {what} to make a batch, got {expected} at item "
                 f"{numbers[0]} and {key(item)} at item {i}; make them equal in the dataset or give collate_fn="
             )
-
-
-name_all(globals(), collated, item)

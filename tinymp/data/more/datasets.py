@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import integer, listed, name_all, number
+from ...arguments import integer, listed, number
 from ...tensor import Tensor, array_of
 from ..dataset import Dataset, length_of, random_generator
 from ..loader import load
@@ -44,9 +44,8 @@ def random_split(
 ) -> list[Subset]:
     """Subsets of the given lengths that share no item and have, together, every item; drawn at random.
 
-    lengths: integers whose sum is len(dataset), or fractions whose sum is 1: then part i has floor(n f_i) items and
-    what is left goes one by one to the first parts, as in PyTorch. `generator` or `seed` make the split repeatable;
-    without them it follows tinymp.manual_seed. ValueError for lengths that do not add up.
+    lengths: integers whose sum is len(dataset), or fractions whose sum is 1, of which the first parts get what is left,
+    as in PyTorch. `generator` or `seed`: else tinymp.manual_seed's. ValueError for lengths that do not add up.
     """
     n, parts = length_of("random_split", dataset), listed("random_split", "lengths", lengths)
     for k in parts:
@@ -99,6 +98,3 @@ def item_numbers(op: str, name: str, values: Any, n: int) -> np.ndarray:
     if outside.any():
         raise IndexError(f"{op}: expected `{name}` in [{-n}, {n - 1}] for {n} items, got {numbers[outside][0]}")
     return numbers
-
-
-name_all(globals(), item_numbers)

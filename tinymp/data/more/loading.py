@@ -27,17 +27,13 @@ MOST_LISTED = 2**26  # item numbers of an epoch; a larger dataset has more anywa
 class LoadingThreads:
     """Loads the batches of one loader, by threads that live as long as an epoch.
 
-    num_workers  how many, at most 1,024. From 1 on several may be in the dataset at any time, also of a loop that was
-                 left, so it must be thread-safe: an item must depend on its number alone and change nothing that the
-                 items share. This is worth it where loading an item leaves Python (files, Pillow, NumPy). 0: one alone
-                 loads ahead
-    prefetch     how many batches may be loaded ahead, by all threads together (PyTorch's prefetch_factor is per
-                 worker), and at least num_workers
+    num_workers  how many, at most 1,024. From 1 on several may be in the dataset at any time, so an item must depend on
+                 its number alone. 0: one alone loads ahead
+    prefetch     how many batches may be loaded ahead, by all threads together, and at least num_workers
 
-    The threads belong to one epoch and end with it: after the last batch, on an error, or after the batch that each is
-    loading when the loop is left. In a forked process such a loop cannot go on (RuntimeError), and new ones can. A
-    dataset that draws random numbers should have its own generator: a thread would draw from tinymp's at unpredictable
-    moments. So should a sampler that draws while it is read, for it is read as far ahead as they load.
+    The threads end with the epoch: after the last batch, on an error, or when the loop is left. In a forked process
+    such a loop cannot go on (RuntimeError), and new ones can. A dataset or a sampler that draws random numbers should
+    have its own generator: threads would draw from tinymp's at unpredictable moments.
     """
 
     def __init__(self, num_workers: int, prefetch: int | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import count, flag, listed, name_all, number
+from ...arguments import count, flag, listed, number
 from ..dataset import length_of, random_generator
 from ..loader import DataLoader
 from .datasets import item_numbers
@@ -166,6 +166,3 @@ def in_batches(numbers: Iterator, size: int, drop_last: bool) -> Iterator[list]:
     """Lists of `size` of the numbers, each read when it is asked for; the last one has what is left, or is left out."""
     while len(batch := [*islice(numbers, size)]) >= (size if drop_last else 1):
         yield batch
-
-
-name_all(globals(), GivenBatches, in_batches)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ... import backend
-from ...arguments import constant, flag, listed, name_all
+from ...arguments import constant, flag, listed
 from ...tensor import Tensor, array_of
 from ..dataset import without_graph
 
@@ -38,6 +38,3 @@ def pad_sequence(sequences: Sequence[Any], batch_first: bool = False, padding_va
     return Tensor(
         device.xp.ascontiguousarray(padded.swapaxes(0, 1)) if flag(op, "batch_first", batch_first) else padded
     )
-
-
-name_all(globals())

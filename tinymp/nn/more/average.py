@@ -33,10 +33,8 @@ def get_ema_avg_fn(decay: float = 0.999) -> Callable:
 class AveragedModel(Module):
     """A copy of a model, `module`, that holds the average of its weights; calling it calls the copy.
 
-    n_averaged  a buffer: how many times `update_parameters` was called
-
-    avg_fn(average, weight, n) -> the new average, of one Tensor; by default the mean (`get_swa_avg_fn`).
-    use_buffers: whether floating buffers are averaged too; else each update copies them.
+    avg_fn(average, weight, n) -> the new average, of one Tensor; by default the mean (`get_swa_avg_fn`). use_buffers:
+    average floating buffers, too; else each update copies them. n_averaged: a buffer, the calls of `update_parameters`.
     """
 
     def __init__(

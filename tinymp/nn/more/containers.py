@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...arguments import instance, listed, name_all
+from ...arguments import called, instance, listed
 from ...parameter import Parameter
 from ...tensor import Tensor
 from ..module import Module
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 __all__ = ["ModuleDict", "ModuleList", "ParameterDict", "ParameterList"]
 
@@ -19,12 +19,16 @@ __all__ = ["ModuleDict", "ModuleList", "ParameterDict", "ParameterList"]
 def append(self: Any, part: Any) -> Any:
     """Add a part at the end, under the next free number."""
     name = f"{self.kind.__name__.lower()}s[{len(self)}]"
-    self._register(str(len(self)), instance(type(self).__name__, name, part, self.kind), self.kind)
+    part = instance(type(self).__name__, name, as_parameter(part), self.kind)
+    self._register(str(len(self)), part, self.kind)
     return self
 
 
 def extend(self: Any, parts: Iterable) -> Any:
     """Append each of `parts`."""
+    if hasattr(parts, "dtype"):  # a tensor would give its rows
+        what = f"several {self.kind.__name__.lower()}s"
+        raise TypeError(f"{type(self).__name__}: expected {what}, got {type(parts).__name__}")
     for part in listed(type(self).__name__, "parts", parts):
         self.append(part)
     return self
@@ -37,7 +41,7 @@ def length(self: Any) -> int:
 
 def replace_part(self: Any, index: int, part: Any) -> None:
     """self[index] = part."""
-    setattr(self, list(self._own(self.kind))[index], part)
+    setattr(self, list(self._own(self.kind))[index], as_parameter(part))
 
 
 class PartList(Module):
@@ -79,23 +83,14 @@ class ParameterList(PartList):
         super().__init__()
         self.extend(() if values is None else values)
 
-    def append(self, value: Tensor) -> Self:
-        return super().append(as_parameter(value))
-
-    def extend(self, parts: Iterable) -> Self:
-        if hasattr(parts, "dtype"):  # a tensor would give its rows
-            raise TypeError(f"ParameterList: expected several parameters, got {type(parts).__name__}")
-        return super().extend(parts)
-
-    __iadd__ = extend
-
-    def __setitem__(self, index: int, value: Tensor) -> None:
-        super().__setitem__(index, as_parameter(value))
-
 
 def as_parameter(value: Any) -> Any:
     """A Parameter of a Tensor; anything else as it is."""
     return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
+
+
+def _of_dict(name: str, says: str) -> Any:
+    return called(lambda self, *args: getattr(self._own(self.kind), name)(*args), name, says, __name__)
 
 
 class _Dict(Module):
@@ -118,26 +113,9 @@ class _Dict(Module):
     def __setitem__(self, key: str, part: Any) -> None:
         self._register(key, as_parameter(part), self.kind)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._own(self.kind)
-
-    def __len__(self) -> int:
-        return len(self._own(self.kind))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._own(self.kind))
-
-    def keys(self) -> Iterable[str]:
-        """Its names."""
-        return self._own(self.kind).keys()
-
-    def values(self) -> Iterable[Any]:
-        """Its parts, in order."""
-        return self._own(self.kind).values()
-
-    def items(self) -> Iterable[tuple[str, Any]]:
-        """(name, part) pairs."""
-        return self._own(self.kind).items()
+    keys, values = _of_dict("keys", "Its names."), _of_dict("values", "Its parts, in order.")
+    items, __contains__ = _of_dict("items", "(name, part) pairs."), _of_dict("__contains__", "key in self.")
+    __len__, __iter__ = _of_dict("__len__", "len(self)."), _of_dict("__iter__", "Over its names.")
 
 
 class ModuleDict(_Dict):
@@ -156,6 +134,3 @@ class ParameterDict(_Dict):
 
     def __init__(self, parameters: Mapping[str, Tensor] | None = None) -> None:
         super().__init__(parameters)
-
-
-name_all(globals(), append, extend, length, replace_part)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ... import ops
-from ...arguments import integers, name_all, number, tensor
+from ...arguments import integers, number, tensor
 from ...tensor import Tensor
 from .. import init as initialise
 from ..functions import Dropout, Function
@@ -22,16 +21,89 @@ __all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "Replicati
 __all__ += ["Unflatten", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad2d"]
 
 
-class SiLU(Function, op=ops.silu):
-    """x * sigmoid(x). See `ops.silu`."""
+def _row(name: str, op: Any, says: str, base: type = Function, **options: Any) -> Any:
+    """The Function of an op, a module of this name."""
+    says = f"{says} See `ops.{op.__name__}`."
+    return type(name, (base,), {"__doc__": says, "__module__": __name__}, op=op, **options)
 
 
-class Softmax(Function, op=ops.softmax, dim=None):
-    """exp(x), divided by its sum along dim. See `ops.softmax`, which refuses dim=None."""
+def _pad(name: str, axes: int, mode: str, says: str) -> Any:
+    """The module that pads the last axes with this mode."""
+
+    def pad(input: Tensor, padding: Any) -> Tensor:
+        if mode != "constant" and tensor(name, "input", input).ndim not in (axes + 1, axes + 2):
+            raise ValueError(f"{name}: expected `input` to have {axes + 1} or {axes + 2} axes, got shape {input.shape}")
+        return ops.pad(input, integers(name, "padding", padding, 2 * axes, -(2**31)), mode)
+
+    sides = "(left, right)" if axes == 1 else "(left, right, top, bottom)"
+    return _row(name, pad, f"{says}: padding is an integer or {sides}.")
 
 
-class LogSoftmax(Function, op=ops.log_softmax, dim=None):
-    """ln softmax(x) along dim. See `ops.log_softmax`, which refuses dim=None."""
+def pad(input: Tensor, padding: Any, value: float) -> Tensor:
+    """`ops.pad` of the last two axes with a value."""
+    return ops.pad(input, integers("ConstantPad2d", "padding", padding, 4, -(2**31)), "constant", value)
+
+
+def unflatten(input: Tensor, dim: int, unflattened_size: Any) -> Tensor:
+    """`ops.unflatten` with the module's name of `sizes`."""
+    return ops.unflatten(input, dim, unflattened_size)
+
+
+SiLU = _row("SiLU", ops.silu, "x * sigmoid(x).")
+Softmax = _row("Softmax", ops.softmax, "exp(x), divided by its sum along dim, which is needed.", dim=None)
+LogSoftmax = _row("LogSoftmax", ops.log_softmax, "ln softmax(x) along dim, which is needed.", dim=None)
+ReLU6 = _row("ReLU6", ops.relu6, "x limited to [0, 6].")
+Hardtanh = _row("Hardtanh", ops.hardtanh, "x limited to [min_val, max_val].")
+Hardswish = _row("Hardswish", ops.hardswish, "x min(max(x + 3, 0), 6) / 6.")
+Hardsigmoid = _row("Hardsigmoid", ops.hardsigmoid, "min(max(x + 3, 0), 6) / 6.")
+SELU = _row("SELU", ops.selu, "1.0507 x where positive, else 1.7581 (exp(x) - 1).")
+CELU = _row("CELU", ops.celu, "x where positive, else alpha * (exp(x / alpha) - 1).")
+Softsign = _row("Softsign", ops.softsign, "x / (1 + |x|).")
+Threshold = _row("Threshold", ops.threshold, "x where it is above threshold, else value.")
+ELU = _row("ELU", ops.elu, "x where positive, else alpha * (exp(x) - 1).")
+GLU = _row("GLU", ops.glu, "a sigmoid(b) for the halves a, b of x along dim.")
+Mish = _row("Mish", ops.mish, "x tanh(ln(1 + e^x)).")
+Softplus = _row("Softplus", ops.softplus, "ln(1 + exp(beta x)) / beta; x itself where beta x > threshold.")
+LogSigmoid = _row("LogSigmoid", ops.logsigmoid, "ln sigmoid(x).")
+GELU = _row("GELU", ops.gelu, 'x times the normal distribution function of x; approximate="tanh" for the tanh form.')
+LocalResponseNorm = _row(
+    "LocalResponseNorm", ops.local_response_norm, "x, divided by a power of its neighbours' squares."
+)
+PixelShuffle = _row("PixelShuffle", ops.pixel_shuffle, "(N, C r^2, H, W) to (N, C, H r, W r) for r = upscale_factor.")
+Unfold = _row("Unfold", ops.unfold, "The windows of images as columns.")
+Unflatten = _row("Unflatten", unflatten, "Split axis dim into axes of lengths unflattened_size (one may be -1).")
+MaxPool1d = _row("MaxPool1d", ops.max_pool1d, "The maximum of every window.", last="ceil_mode")
+AvgPool1d = _row("AvgPool1d", ops.avg_pool1d, "The mean of every window.")
+AvgPool2d = _row("AvgPool2d", ops.avg_pool2d, "The mean of every window.")
+AdaptiveAvgPool1d = _row("AdaptiveAvgPool1d", ops.adaptive_avg_pool1d, "Means over output_size cells.")
+AdaptiveAvgPool2d = _row("AdaptiveAvgPool2d", ops.adaptive_avg_pool2d, "Means over a grid of output_size cells.")
+AdaptiveMaxPool2d = _row("AdaptiveMaxPool2d", ops.adaptive_max_pool2d, "Maxima over a grid of output_size cells.")
+_channels = "In training, whole channels become zero with probability p."
+Dropout1d = _row("Dropout1d", ops.dropout1d, _channels, Dropout, without=("training",))
+Dropout2d = _row("Dropout2d", ops.dropout2d, _channels, Dropout, without=("training",))
+ConstantPad2d = _row(
+    "ConstantPad2d", pad, "`value` around images: padding is an integer or (left, right, top, bottom)."
+)
+ZeroPad2d = _pad("ZeroPad2d", 2, "constant", "Zeros around images")
+ReflectionPad1d = _pad("ReflectionPad1d", 1, "reflect", "Both ends of (N, C, L) mirrored without the edge")
+ReflectionPad2d = _pad("ReflectionPad2d", 2, "reflect", "Images (N, C, H, W) mirrored at their edges")
+ReplicationPad1d = _pad("ReplicationPad1d", 1, "replicate", "Both ends of (N, C, L) repeated")
+ReplicationPad2d = _pad("ReplicationPad2d", 2, "replicate", "The edges of images (N, C, H, W) repeated")
+
+
+class Upsample(Function, op=ops.interpolate):
+    """Resize images to `size` or by `scale_factor`. See `ops.interpolate`."""
+
+
+_modes: Any = {"without": ("mode", "align_corners", "recompute_scale_factor")}
+UpsamplingNearest2d = _row("UpsamplingNearest2d", ops.interpolate, "Resize by the nearest pixel.", Upsample, **_modes)
+
+
+class UpsamplingBilinear2d(Upsample, op=ops.interpolate, **_modes):
+    """Resize images to `size` or by `scale_factor`, bilinearly; corner pixels keep their values (align_corners)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.interpolate(input, self.size, self.scale_factor, "bilinear", True)
 
 
 class Identity(Module):
@@ -42,170 +114,6 @@ class Identity(Module):
 
     def forward(self, input: Any) -> Any:
         return input
-
-
-class ReLU6(Function, op=ops.relu6):
-    """x limited to [0, 6]. See `ops.relu6`."""
-
-
-class Hardtanh(Function, op=ops.hardtanh):
-    """x limited to [min_val, max_val]. See `ops.hardtanh`."""
-
-
-class Hardswish(Function, op=ops.hardswish):
-    """x min(max(x + 3, 0), 6) / 6. See `ops.hardswish`."""
-
-
-class Hardsigmoid(Function, op=ops.hardsigmoid):
-    """min(max(x + 3, 0), 6) / 6. See `ops.hardsigmoid`."""
-
-
-class SELU(Function, op=ops.selu):
-    """1.0507 x where positive, else 1.7581 (exp(x) - 1). See `ops.selu`."""
-
-
-class CELU(Function, op=ops.celu):
-    """x where positive, else alpha * (exp(x / alpha) - 1). See `ops.celu`."""
-
-
-class Softsign(Function, op=ops.softsign):
-    """x / (1 + |x|). See `ops.softsign`."""
-
-
-class Threshold(Function, op=ops.threshold):
-    """x where it is above threshold, else value. See `ops.threshold`."""
-
-
-class ELU(Function, op=ops.elu):
-    """x where positive, else alpha * (exp(x) - 1). See `ops.elu`."""
-
-
-class GLU(Function, op=ops.glu):
-    """a sigmoid(b) for the halves a, b of x along dim. See `ops.glu`."""
-
-
-class Mish(Function, op=ops.mish):
-    """x tanh(ln(1 + e^x)). See `ops.mish`."""
-
-
-class Softplus(Function, op=ops.softplus):
-    """ln(1 + exp(beta x)) / beta; x itself where beta x > threshold. See `ops.softplus`."""
-
-
-class LogSigmoid(Function, op=ops.logsigmoid):
-    """ln sigmoid(x). See `ops.logsigmoid`."""
-
-
-class GELU(Function, op=ops.gelu):
-    """x times the normal distribution function of x; approximate="tanh" for the tanh form. See `ops.gelu`."""
-
-
-class LocalResponseNorm(Function, op=ops.local_response_norm):
-    """x_c (k + alpha / size * sum of x^2 over `size` channels around c)^-beta. See `ops.local_response_norm`."""
-
-
-class Upsample(Function, op=ops.interpolate):
-    """Resize images to `size` or by `scale_factor`. See `ops.interpolate`."""
-
-
-class UpsamplingNearest2d(Upsample, op=ops.interpolate, without=("mode", "align_corners", "recompute_scale_factor")):
-    """Resize images to `size` or by `scale_factor`, by the nearest pixel. See `ops.interpolate`."""
-
-
-class UpsamplingBilinear2d(Upsample, op=ops.interpolate, without=("mode", "align_corners", "recompute_scale_factor")):
-    """Resize images to `size` or by `scale_factor`, bilinearly; corner pixels keep their values (align_corners)."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.interpolate(input, self.size, self.scale_factor, "bilinear", True)
-
-
-class PixelShuffle(Function, op=ops.pixel_shuffle):
-    """(N, C r^2, H, W) to (N, C, H r, W r) for r = upscale_factor. See `ops.pixel_shuffle`."""
-
-
-class Unfold(Function, op=ops.unfold):
-    """The windows of images as columns. See `ops.unfold`."""
-
-
-class MaxPool1d(Function, op=ops.max_pool1d, last="ceil_mode"):
-    """The maximum of every window; stride None means kernel_size. See `ops.max_pool1d`."""
-
-
-class AvgPool1d(Function, op=ops.avg_pool1d):
-    """The mean of every window; stride None means kernel_size. See `ops.avg_pool1d`."""
-
-
-class AvgPool2d(Function, op=ops.avg_pool2d):
-    """The mean of every window; stride None means kernel_size. See `ops.avg_pool2d`."""
-
-
-class AdaptiveAvgPool1d(Function, op=ops.adaptive_avg_pool1d):
-    """Means over output_size cells. See `ops.adaptive_avg_pool1d`."""
-
-
-class AdaptiveAvgPool2d(Function, op=ops.adaptive_avg_pool2d):
-    """Means over a grid of output_size cells. See `ops.adaptive_avg_pool2d`."""
-
-
-class AdaptiveMaxPool2d(Function, op=ops.adaptive_max_pool2d):
-    """Maxima over a grid of output_size cells. See `ops.adaptive_max_pool2d`."""
-
-
-def unflatten(input: Tensor, dim: int, unflattened_size: Any) -> Tensor:
-    """`ops.unflatten` with the module's name of `sizes`."""
-    return ops.unflatten(input, dim, unflattened_size)
-
-
-class Unflatten(Function, op=unflatten):
-    """Split axis dim into axes of lengths unflattened_size (one may be -1). See `ops.unflatten`."""
-
-
-class Dropout1d(Dropout, op=ops.dropout1d, without=("training",)):
-    """In training, channels of (N, C, L) or (C, L) become zero with probability p. See `ops.dropout1d`."""
-
-
-class Dropout2d(Dropout, op=ops.dropout2d, without=("training",)):
-    """In training, channels of (N, C, H, W), (N, C, L) or (N, C) become zero with probability p: `ops.dropout2d`."""
-
-
-def constant_pad(input: Tensor, padding: Any, value: float) -> Tensor:
-    """`ops.pad` of the last two axes with a value."""
-    return ops.pad(input, integers("ConstantPad2d", "padding", padding, 4, -(2**31)), "constant", value)
-
-
-class ConstantPad2d(Function, op=constant_pad):
-    """`value` around images: padding is an integer or (left, right, top, bottom). See `ops.pad`."""
-
-
-def padded(name: str, axes: int, mode: str = "constant") -> Callable[[Tensor, Any], Tensor]:
-    """`ops.pad` of the last axes with this mode, for the module of this name."""
-
-    def pad(input: Tensor, padding: Any) -> Tensor:
-        if mode != "constant" and tensor(name, "input", input).ndim not in (axes + 1, axes + 2):
-            raise ValueError(f"{name}: expected `input` to have {axes + 1} or {axes + 2} axes, got shape {input.shape}")
-        return ops.pad(input, integers(name, "padding", padding, 2 * axes, -(2**31)), mode)
-
-    return pad
-
-
-class ZeroPad2d(Function, op=padded("ZeroPad2d", 2)):
-    """Zeros around images: padding is an integer or (left, right, top, bottom). See `ops.pad`."""
-
-
-class ReflectionPad1d(Function, op=padded("ReflectionPad1d", 1, "reflect")):
-    """Both ends of (N, C, L) mirrored without the edge: padding is an integer or (left, right). See `ops.pad`."""
-
-
-class ReflectionPad2d(Function, op=padded("ReflectionPad2d", 2, "reflect")):
-    """Images (N, C, H, W) mirrored at their edges: an integer or (left, right, top, bottom). See `ops.pad`."""
-
-
-class ReplicationPad1d(Function, op=padded("ReplicationPad1d", 1, "replicate")):
-    """Both ends of (N, C, L) repeated: padding is an integer or (left, right). See `ops.pad`."""
-
-
-class ReplicationPad2d(Function, op=padded("ReplicationPad2d", 2, "replicate")):
-    """The edges of images (N, C, H, W) repeated: an integer or (left, right, top, bottom). See `ops.pad`."""
 
 
 class PReLU(Module):
@@ -240,47 +148,16 @@ class Loss(Function):
                 self.register_buffer(name, value)
 
 
-class CrossEntropyLoss(Loss, op=ops.cross_entropy, inputs=2):
-    """-ln softmax(input) at the target class, or against target probabilities. See `ops.cross_entropy`."""
-
-
-class MSELoss(Loss, op=ops.mse_loss, inputs=2, without=("weight",)):
-    """(input - target)^2. See `ops.mse_loss`."""
-
-
-class BCEWithLogitsLoss(Loss, op=ops.binary_cross_entropy_with_logits, inputs=2):
-    """Binary cross entropy of sigmoid(input). See `ops.binary_cross_entropy_with_logits`."""
-
-
-class BCELoss(Loss, op=ops.binary_cross_entropy, inputs=2):
-    """Binary cross entropy of probabilities. See `ops.binary_cross_entropy`."""
-
-
-class NLLLoss(Loss, op=ops.nll_loss, inputs=2):
-    """-input at the target class, for log-probabilities. See `ops.nll_loss`."""
-
-
-class L1Loss(Loss, op=ops.l1_loss, inputs=2, without=("weight",)):
-    """|input - target|. See `ops.l1_loss`."""
-
-
-class SmoothL1Loss(Loss, op=ops.smooth_l1_loss, inputs=2):
-    """Quadratic below beta, linear above, with slope 1. See `ops.smooth_l1_loss`."""
-
-
-class HuberLoss(Loss, op=ops.huber_loss, inputs=2, without=("weight",)):
-    """Quadratic below delta, linear above, with slope delta. See `ops.huber_loss`."""
-
-
-class KLDivLoss(Loss, op=ops.kl_div, inputs=2):
-    """target (ln target - input), for log-probabilities input. See `ops.kl_div`."""
-
-
-class CTCLoss(Loss, op=ops.ctc_loss, inputs=4):
-    """-ln of the probability of targets under all alignments with log_probs. See `ops.ctc_loss`.
-
-    forward takes log_probs (T, N, C), targets, input_lengths and target_lengths.
-    """
-
-
-name_all(globals())
+_two: Any = {"base": Loss, "inputs": 2}
+_unweighted = _two | {"without": ("weight",)}
+CrossEntropyLoss = _row("CrossEntropyLoss", ops.cross_entropy, "-ln softmax(input) at the target class.", **_two)
+MSELoss = _row("MSELoss", ops.mse_loss, "(input - target)^2.", **_unweighted)
+_of_logits = ops.binary_cross_entropy_with_logits
+BCEWithLogitsLoss = _row("BCEWithLogitsLoss", _of_logits, "Binary cross entropy of sigmoid(input).", **_two)
+BCELoss = _row("BCELoss", ops.binary_cross_entropy, "Binary cross entropy of probabilities.", **_two)
+NLLLoss = _row("NLLLoss", ops.nll_loss, "-input at the target class, for log-probabilities.", **_two)
+L1Loss = _row("L1Loss", ops.l1_loss, "|input - target|.", **_unweighted)
+SmoothL1Loss = _row("SmoothL1Loss", ops.smooth_l1_loss, "Quadratic below beta, linear above, with slope 1.", **_two)
+HuberLoss = _row("HuberLoss", ops.huber_loss, "Quadratic below delta, linear above, with slope delta.", **_unweighted)
+KLDivLoss = _row("KLDivLoss", ops.kl_div, "target (ln target - input), for log-probabilities input.", **_two)
+CTCLoss = _row("CTCLoss", ops.ctc_loss, "-ln of the probability of targets under all alignments.", Loss, inputs=4)

@@ -117,10 +117,10 @@ def register_forward_hook(
 def register_full_backward_hook(self: Module, hook: Callable, prepend: bool = False) -> RemovableHandle:
     """Call hook(module, grad_input, grad_output) when backward has reached the module's inputs.
 
-    Both are tuples of Tensors in storage dtype, None where no gradient is wanted: of the positional arguments of
-    forward, and of its output or the items of its output. They still carry the loss scale. What the hook returns,
-    unless None, replaces grad_input: of its shapes and dtypes, else ValueError. Inputs that require gradients must
-    have one dtype, and so must outputs.
+    Both are tuples of Tensors in storage dtype, still with the loss scale, None where no gradient is wanted: of
+    forward's positional arguments, and of its output or the items of it. What the hook returns, unless None, replaces
+    grad_input: of its shapes and dtypes, else ValueError. Inputs that require gradients must have one dtype, and so
+    must outputs.
     """
     return _hooked(self, "register_full_backward_hook", "backward", hook, prepend)
 
@@ -131,9 +131,6 @@ def _hooked(
     prepend, entry = flag(how, "prepend", prepend), function(how, "hook", hook)
     entry = entry if with_kwargs is None else (entry, flag(how, "with_kwargs", with_kwargs))
     return RemovableHandle(getattr(hooks_of(module), when), entry, prepend)
-
-
-# ---------------------------------------------------------------------------------------------------- backward hooks
 
 
 class BackwardHook(Op):

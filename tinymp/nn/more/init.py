@@ -6,11 +6,12 @@ fan_in and fan_out of a weight of shape (out, in, *kernel) are in * prod(kernel)
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ...arguments import choice, constant, count, floating, name_all, number
+from ...arguments import called, choice, constant, count, floating, number
 from ...dtypes import float64
 from ...tensor import Tensor
 from ..init import T, normal_, random_of, uniform_, write
@@ -44,27 +45,25 @@ def xavier_normal_(tensor: T, gain: float = 1.0, generator: np.random.Generator 
     return normal_(tensor, 0.0, gain * math.sqrt(2 / max(1, sum(_fans("xavier_normal_", tensor)))), generator)
 
 
-def kaiming_uniform_(
-    tensor: T,
-    a: float = 0,
-    mode: str = "fan_in",
-    nonlinearity: str = "leaky_relu",
-    generator: np.random.Generator | None = None,
-) -> T:
-    """Uniform on [-r, r) with r = gain sqrt(3 / fan) (He et al., 2015). a: the slope of a leaky_relu."""
-    r = math.sqrt(3) * _kaiming_std("kaiming_uniform_", tensor, a, mode, nonlinearity)
-    return uniform_(tensor, -r, r, generator)
+def _kaiming(name: str, says: str, draw: Callable) -> Callable:
+    def function(
+        tensor: T, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Any = None
+    ) -> T:
+        return draw(tensor, _kaiming_std(name, tensor, a, mode, nonlinearity), generator)
+
+    return called(function, name, f"{says} (He et al., 2015). a: the slope of a leaky_relu.", __name__)
 
 
-def kaiming_normal_(
-    tensor: T,
-    a: float = 0,
-    mode: str = "fan_in",
-    nonlinearity: str = "leaky_relu",
-    generator: np.random.Generator | None = None,
-) -> T:
-    """Normal with standard deviation gain / sqrt(fan) (He et al., 2015). a: the slope of a leaky_relu."""
-    return normal_(tensor, 0.0, _kaiming_std("kaiming_normal_", tensor, a, mode, nonlinearity), generator)
+def _uniform(tensor: T, std: float, generator: Any) -> T:
+    return uniform_(tensor, -math.sqrt(3) * std, math.sqrt(3) * std, generator)
+
+
+kaiming_uniform_ = _kaiming("kaiming_uniform_", "Uniform on [-r, r) with r = gain sqrt(3 / fan)", _uniform)
+kaiming_normal_ = _kaiming(
+    "kaiming_normal_",
+    "Normal with standard deviation gain / sqrt(fan)",
+    lambda tensor, std, generator: normal_(tensor, 0.0, std, generator),
+)
 
 
 def _kaiming_std(op: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
@@ -99,9 +98,8 @@ def trunc_normal_(
 ) -> T:
     """Normal(mean, std), conditioned on a <= value <= b, also far from the mean. ValueError unless std > 0 and a < b.
 
-    Rejection from a uniform proposal: z is kept with probability exp((p^2 - z^2) / 2), where p is the point of
-    [a, b] closest to the mean, all in units of std. The proposal ends where that is below e^-37 < 2^-53: one in 37 or
-    more is kept.
+    Rejection from a uniform proposal: z is kept with probability exp((p^2 - z^2) / 2), p the point of [a, b] closest to
+    the mean, in units of std. The proposal ends where that is below e^-37 < 2^-53: one in 37 or more is kept.
     """
     shape, random = check("trunc_normal_", tensor), random_of("trunc_normal_", generator)
     mean, std = number("trunc_normal_", "mean", mean), number("trunc_normal_", "std", std, 0, above=True)
@@ -160,6 +158,3 @@ def orthogonal_(tensor: T, gain: float = 1, generator: np.random.Generator | Non
     q, r = np.linalg.qr(normal.T if rows < columns else normal)
     q = q * np.copysign(1.0, np.diagonal(r))
     return write("orthogonal_", tensor, gain * (q.T if rows < columns else q).reshape(shape))
-
-
-name_all(globals(), check)

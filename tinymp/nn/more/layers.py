@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import backend, ops
-from ...arguments import choice, flag, floating, name_all, with_axes
+from ...arguments import choice, flag, floating, with_axes
 from ...parameter import replace
 from ...tensor import Tensor
 from ..layers import Conv, ConvTranspose, Embedding, Linear
@@ -74,9 +74,9 @@ class EmbeddingBag(Embedding):
 class LazyLinear(Linear):
     """A Linear whose in_features is the length of the last axis of its first input, at which it becomes a Linear.
 
-    Until then its weight is (out_features, 0). Parameters stay the same objects, with the device and the policy that
-    they have: an optimizer and `policy.cast` may come before the first input. `load_state_dict` may not: it refuses
-    the weight's shape.
+    Until then its weight is (out_features, 0). Parameters stay the same objects, with their device and policy: an
+    optimizer and `policy.cast` may come before the first input; `load_state_dict`, which refuses the weight's shape,
+    may not.
     """
 
     def __init__(self, out_features: int, bias: bool = True) -> None:
@@ -92,6 +92,3 @@ class LazyLinear(Linear):
         y = super().forward(input)  # where it fails, the layer stays lazy
         self.in_features, self.__class__ = made.in_features, Linear  # type: ignore[assignment]
         return y
-
-
-name_all(globals())

@@ -40,9 +40,6 @@ def apply(self: Module, fn: Callable[[Module], Any]) -> Module:
     return self
 
 
-# ------------------------------------------------------------------------------------------------- what it looks like
-
-
 def extra_repr(self: Module) -> str:
     """The text between the parentheses in its line of `repr`: of a layer of tinymp its constructor's arguments, but for
     defaults.

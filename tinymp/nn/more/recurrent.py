@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ... import backend, ops
-from ...arguments import choice, flag, floating, integers, name_all, shaped
+from ...arguments import choice, flag, floating, integers, shaped
 from ...autograd import taken
 from ...ops.more.gru import gru_cell, gru_layer
 from ...ops.more.recurrent import lstm_cell
@@ -23,11 +23,9 @@ class GRU(RecurrentLayer):
     """`num_layers` GRU layers, each run over the whole sequence as one op (`ops.gru_layer`).
 
     For layer k: weight_ih_lk (3 hidden_size, inputs), weight_hh_lk (3 hidden_size, hidden_size), bias_ih_lk and
-    bias_hh_lk (3 hidden_size,), their rows in the order r, z, n. The second direction's have the suffix _reverse.
-    `inputs` is input_size in the first layer, then hidden_size * directions. All start uniform on [-r, r),
-    r = 1 / sqrt(hidden_size).
-
-    dropout: probability, in training, with which each output of a layer is dropped before the next layer reads it.
+    bias_hh_lk (3 hidden_size,), rows in the order r, z, n; those of the second direction end in _reverse. `inputs` is
+    input_size, then hidden_size * directions. All start uniform on [-r, r), r = 1 / sqrt(hidden_size). dropout:
+    probability, in training, of dropping an output of a layer before the next layer reads it.
     """
 
     gates = 3
@@ -36,8 +34,7 @@ class GRU(RecurrentLayer):
         """(output, h_n): what the last layer puts out at each step, and every layer's state after the last one.
 
         input: (T, B, D), (B, T, D) with batch_first, or (T, D). hx: (layers * directions, B, hidden_size), without B
-        where input has none; zeros by default. lengths: the length of each sequence of a padded batch, see
-        `ops.recurrent.sequence_steps`. output: like input, with hidden_size * directions on the last axis.
+        where input has none; zeros by default. lengths: of each sequence, see `ops.recurrent.sequence_steps`.
         """
         run = run_packed if isinstance(input, PackedSequence) else RecurrentLayer.run
         y, (h_n,) = run(self, input, (("hx", hx),), (self.hidden_size,), lengths)
@@ -86,8 +83,8 @@ class LSTMCell(RecurrentCell):
     """One step of an LSTM (`ops.lstm_cell`): forward(input, (h, c)) is the next (h, c); zeros by default.
 
     weight_ih: (4 hidden_size, input_size), weight_hh: (4 hidden_size, hidden_size), bias_ih, bias_hh: (4 hidden_size,),
-    rows in the order i, f, g, o; input: (B, input_size) or (input_size,), h and c: (B, hidden_size) or (hidden_size,).
-    All weights start uniform on [-r, r), r = 1 / sqrt(hidden_size).
+    rows in the order i, f, g, o, uniform on [-r, r), r = 1 / sqrt(hidden_size). input: (B, input_size), h, c: (B,
+    hidden_size), all with B or without.
     """
 
     gates = 4
@@ -101,9 +98,7 @@ class LSTMCell(RecurrentCell):
 class GRUCell(RecurrentCell):
     """One step of a GRU (`ops.gru_cell`): forward(input, h) is the next h; zeros by default.
 
-    weight_ih: (3 hidden_size, input_size), weight_hh: (3 hidden_size, hidden_size), bias_ih, bias_hh: (3 hidden_size,),
-    rows in the order r, z, n; input: (B, input_size) or (input_size,), h: (B, hidden_size) or (hidden_size,).
-    All weights start uniform on [-r, r), r = 1 / sqrt(hidden_size).
+    As `LSTMCell`, with 3 hidden_size rows in the order r, z, n.
     """
 
     gates = 3
@@ -117,11 +112,8 @@ class GRUCell(RecurrentCell):
 class RNN(RecurrentLayer):
     """`num_layers` layers of h_t = f(W_ih x_t + b_ih + W_hh h_(t-1) + b_hh), f tanh or relu (`nonlinearity`).
 
-    For layer k: weight_ih_lk (hidden_size, inputs), weight_hh_lk (hidden_size, hidden_size), bias_ih_lk and bias_hh_lk
-    (hidden_size,). The second direction's have the suffix _reverse. `inputs` is input_size in the first layer, then
-    hidden_size * directions. All start uniform on [-r, r), r = 1 / sqrt(hidden_size).
-
-    dropout: probability, in training, with which each output of a layer is dropped before the next layer reads it.
+    weight_ih_lk (hidden_size, inputs), weight_hh_lk (hidden_size, hidden_size), bias_ih_lk and bias_hh_lk
+    (hidden_size,); for the rest see `GRU`.
     """
 
     gates = 1
@@ -162,11 +154,9 @@ class RNN(RecurrentLayer):
 
 
 class RNNCell(RecurrentCell):
-    """One step of an RNN: forward(input, h) is f(W_ih input + b_ih + W_hh h + b_hh); h is zeros by default.
+    """One step of an RNN: forward(input, h) is f(W_ih input + b_ih + W_hh h + b_hh), f tanh or relu (`nonlinearity`).
 
-    weight_ih: (hidden_size, input_size), weight_hh: (hidden_size, hidden_size), bias_ih, bias_hh: (hidden_size,);
-    input: (B, input_size) or (input_size,), h: (B, hidden_size) or (hidden_size,). f: tanh or relu (`nonlinearity`).
-    All weights start uniform on [-r, r), r = 1 / sqrt(hidden_size).
+    As `LSTMCell`, with hidden_size rows; h is zeros by default.
     """
 
     gates = 1
@@ -185,6 +175,3 @@ def _step(nonlinearity: str, x: Tensor, h: Tensor, w: Tensor, b: Tensor | None) 
     """The next state from the projected input x (B, H) and the state h (B, H)."""
     z = ops.add(x, ops.linear(h, w, b))
     return ops.tanh(z) if nonlinearity == "tanh" else ops.relu(z)
-
-
-name_all(globals())

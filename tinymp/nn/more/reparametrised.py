@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
-from ...arguments import axis, count, flag, instance, name_all, number
+from ...arguments import axis, count, flag, instance, number
 from ...autograd import no_grad
 from ...dtypes import float32
 from ...parameter import Parameter
@@ -139,10 +139,8 @@ class SpectralNorm(Computed):
 
 def weight_norm(module: Any, name: str = "weight", dim: int | None = 0, *, parametrized: bool = False) -> Any:
     """module, whose weight is g v / |v|, for its direction v and its size g, one for each place along dim (None or -1:
-    one in all), both parameters (Salimans & Kingma, 2016). They are name_g and name_v, or with parametrized, as in
-    torch.nn.utils.parametrizations, parametrizations.name.original0 and original1.
-
-    ValueError where the module has no such Parameter.
+    one in all), both parameters (Salimans & Kingma, 2016): name_g and name_v, or with parametrized
+    parametrizations.name.original0 and original1. ValueError where the module has no such Parameter.
     """
     WeightNorm(module, name, dim, parametrized)
     return module
@@ -157,11 +155,10 @@ def spectral_norm(
     *,
     parametrized: bool = False,
 ) -> Any:
-    """module, whose weight is divided by its largest singular value as a matrix (length of dim, all others), which each
-    forward in training approaches by power iterations (Miyato et al., 2018). dim: by default that of the outputs.
-
-    The parameter is name_orig, the buffers name_u and name_v; with parametrized, parametrizations.name.original, and
-    0._u and 0._v beside it. ValueError where the module has no such Parameter.
+    """module, whose weight is divided by its largest singular value as a matrix (length of dim, by default that of the
+    outputs, all others), by power iterations in training (Miyato et al., 2018). The parameter is name_orig, the buffers
+    name_u and name_v; with parametrized parametrizations.name.original, and 0._u and 0._v beside it. ValueError as
+    above.
     """
     SpectralNorm(module, name, n_power_iterations, eps, dim, parametrized)
     return module
@@ -191,6 +188,3 @@ def remove_weight_norm(module: Any, name: str = "weight") -> Any:
 def remove_spectral_norm(module: Any, name: str = "weight") -> Any:
     """module with the weight that it has now as its Parameter again. ValueError without a `spectral_norm` of it."""
     return _removed("remove_spectral_norm", SpectralNorm, module, name)
-
-
-name_all(globals())

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import backend, ops
-from ...arguments import constant, flag, instance, listed, name_all, tensor
+from ...arguments import constant, flag, instance, listed, tensor
 from ...autograd import no_grad
 from ...ops.more.recurrent import sequence_lengths
 from ...parameter import Parameter
@@ -147,6 +147,3 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Parameter]) -> None:
         for p in params:
             p.copy_(flat[start : start + p.array.size].reshape(p.shape))
             start += p.array.size
-
-
-name_all(globals(), run_packed)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import axis, choice, flag, floating, integers, name_all, number, tensor, with_axes
+from ...arguments import axis, called, choice, flag, floating, integers, number, tensor, with_axes
 from ...autograd import Array, Op, taken
 from ...dtypes import HALVES
 from ...precision import POINTWISE, store, widen
@@ -113,9 +113,6 @@ class Atan2(Op):
         return dy, sum_to(widen(dz) / r * (-y / r), like_x) if like_x else None
 
 
-# ---------------------------------------------------------------------------------------------------------- functions
-
-
 def wide(*tensors: Any) -> list:
     """FP16 and BF16 Tensors in FP32; others, and numbers, as they are."""
     return [x.float() if isinstance(x, Tensor) and x.dtype in HALVES else x for x in tensors]
@@ -130,31 +127,22 @@ def _wide(op: str, **named: Any) -> tuple[Any, list[Tensor]]:
     return given[0].dtype, wide(*given)
 
 
-def remainder(input: Any, other: Any) -> Tensor:
-    """input - other * floor(input / other), broadcast, with the sign of other; one may be a number. ValueError for an
-    integer 0.
-    """
-    return Remainder.apply(*[numeric("remainder", x) for x in operands("remainder", input, other)])
-
-
-def fmod(input: Tensor, other: Any) -> Tensor:
-    """input - other * trunc(input / other), broadcast, with the sign of input; other may be a number. ValueError for an
-    integer 0.
-    """
-    return Fmod.apply(*[numeric("fmod", x) for x in operands("fmod", tensor("fmod", "input", input), other)])
-
-
 def div_rounded(pair: list, mode: str) -> Tensor:
     """`div` of what `operands` made, with a rounding_mode."""
     choice("div", "rounding_mode", mode, ("floor", "trunc"))
     return DivRounded.apply(*[floating("div", "input", x) if isinstance(x, Tensor) else x for x in pair], mode=mode)
 
 
-def floor_divide(input: Any, other: Any) -> Tensor:
-    """input / other rounded towards -inf, broadcast, also of integers; one may be a number. No gradient. ValueError for
-    an integer 0.
-    """
-    return FloorDivide.apply(*[numeric("floor_divide", x) for x in operands("floor_divide", input, other)])
+def _divided(op: str, kind: Any, says: str) -> Any:
+    def function(input: Any, other: Any) -> Tensor:
+        return kind.apply(*[numeric(op, x) for x in operands(op, input, other)])
+
+    return called(function, op, f"{says}, broadcast; one may be a number. ValueError for an integer 0.", __name__)
+
+
+remainder = _divided("remainder", Remainder, "input - other * floor(input / other), with the sign of other")
+fmod = _divided("fmod", Fmod, "input - other * trunc(input / other), with the sign of input")
+floor_divide = _divided("floor_divide", FloorDivide, "input / other rounded towards -inf, without gradient")
 
 
 def atan2(input: Tensor, other: Tensor) -> Tensor:
@@ -304,6 +292,3 @@ def diff(
     for _ in range(min(times, x.shape[d])):
         x = sub(narrow(x, d, 1, x.shape[d] - 1), narrow(x, d, 0, x.shape[d] - 1))
     return x
-
-
-name_all(globals())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import axis, flag, floating, name_all, number, tensor
+from ...arguments import axis, flag, floating, number, tensor
 from ...autograd import Array, Op
 from ...dtypes import FLOATING, HALVES, float32
 from ...precision import DOT, gemm, reduce, store, widen
@@ -26,14 +26,14 @@ class Attention(Op):
     """y = p v with p = exp(s - z), s = scale q k^T + mask, z = ln sum_j exp s_j;  dv = p^T dy, ds = p (dp - sum_j y_j
     dy_j) with dp = dy v^T, dq = scale ds k, dk = scale ds^T q, dmask = ds.
 
-    Scores, exponentials and their sums stay in the FP32 accumulators. Rounded once each, as operands of the product
-    that follows (MPT section 3.3): the weights p, and in backward p and ds. Of all that, z alone is kept, a number per
-    row: backward computes the scores again (Dao et al., 2022). z has the digits of the largest score, and so an error
-    like the score's own. A row that sees nothing has s = -inf throughout, and z = +inf, so that p = 0.
+    Scores, exponentials and their sums stay in FP32. Rounded once each, as operands of the product that follows (MPT
+    section 3.3): the weights p, and in backward p and ds. Of all that z alone is kept, a number per row: backward
+    computes the scores again (Dao et al., 2022). A row that sees nothing has s = -inf throughout, and z = +inf, so that
+    p = 0.
 
-    q: (..., L, E), k: (..., S, E), v: (..., S, Ev), at least one of them with 3 axes or more; mask: broadcasts to
-    (..., L, S), bool (True: seen) or added; kept: (..., L, S), bool, the weights that dropout keeps, or None. They are
-    divided by 1 - dropout_p.
+    q: (..., L, E), k: (..., S, E), v: (..., S, Ev), one of them with 3 axes or more; mask: broadcasts to (..., L, S),
+    bool (True: seen) or added; kept: (..., L, S), bool, the weights that dropout keeps and divides by 1 - dropout_p, or
+    None.
     """
 
     kind = DOT
@@ -95,9 +95,6 @@ class Attention(Op):
         return x
 
 
-# ---------------------------------------------------------------------------------------------------------- functions
-
-
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -107,14 +104,13 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """softmax(query key^T scale + attn_mask) value (Vaswani et al., 2017).
+    """softmax(query key^T scale + attn_mask) value (Vaswani et al., 2017): (..., L, Ev).
 
-    query: (..., L, E), key: (..., S, E), value: (..., S, Ev); leading axes broadcast. Returns (..., L, Ev).
-    attn_mask: broadcasts to (..., L, S); bool (True: may be attended to), or floating (added; FP32 beside FP16 query
-    is added in FP32). is_causal: row i attends to columns 0 to i. A row that may attend to nothing gives 0, as in
-    PyTorch. scale: 1 / sqrt(E) by default. dropout_p: of the weights, always applied.
+    query: (..., L, E), key: (..., S, E), value: (..., S, Ev); leading axes broadcast. attn_mask: broadcasts to (..., L,
+    S); bool (True: may be attended to), or added (in FP32 where it is). is_causal: row i attends to columns 0 to i. A
+    row that may attend to nothing gives 0, as in PyTorch. scale: 1 / sqrt(E) by default. dropout_p: of the weights,
+    always applied.
 
-    What a mask excludes is set to -inf, which FP16 has: no large negative constant is needed, and none overflows.
     ValueError for shapes that do not match, and for attn_mask together with is_causal.
     """
     op = "scaled_dot_product_attention"
@@ -198,6 +194,3 @@ def weighted(op: str, scores: Tensor, value: Tensor, mask: Any, dropout_p: float
     if none is not None:
         weights = masked_fill(weights, none, 0)
     return matmul(weights, value), weights
-
-
-name_all(globals())

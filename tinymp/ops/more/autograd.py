@@ -93,10 +93,9 @@ def _pass(how: str, outputs: Any, given: Any, retain: Any, second: bool, inputs:
 class Function:
     """An op that a program defines: static methods forward(ctx, *args) and backward(ctx, *gradients), on Tensors.
 
-    ctx is one call: save_for_backward, saved_tensors, needs_input_grad, mark_non_differentiable,
-    set_materialize_grads, and whatever forward keeps on it; or, as in newer programs, forward(*args) and
-    setup_context(ctx, args, output). Results may have another dtype than the Tensors that come in, but those with
-    gradients have one. A gradient may be None: then the argument gets none from here.
+    ctx is one call: save_for_backward, saved_tensors, needs_input_grad, mark_non_differentiable, set_materialize_grads,
+    and whatever forward keeps on it; or forward(*args) and setup_context(ctx, args, output). Results with gradients
+    have one dtype. A gradient may be None: then the argument gets none from here.
     """
 
     forward: Any

@@ -50,8 +50,6 @@ class AllTrue(Op):
         return getattr(self.xp, how)(widen(x), axis=dims, keepdims=keepdim)
 
 
-# ---------------------------------------------------------------------------------------------------------- functions
-
 OPS: dict[str, Any] = {}  # one per name, so that messages and reports say "lt" and not "compare"
 
 
@@ -105,9 +103,6 @@ def any(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
     """True if some element over `dim` (an axis, several, or None for all) is true (not 0), as bool; false of none."""
     dims = axes("any", dim, tensor("any", "input", input).ndim)
     return AllTrue.apply(input, dims=dims, keepdim=flag("any", "keepdim", keepdim), how="any")
-
-
-# ---------------------------------------------------------------------------------------------------------- operators
 
 
 def _of_masks(symbol: str, function: Any) -> Any:

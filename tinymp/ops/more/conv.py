@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...arguments import LONGEST, integers, name_all, with_axes
+from ...arguments import LONGEST, integers, with_axes
 from ...tensor import Tensor
 from ..conv import conv2d, conv_transpose2d
 from .views import squeeze, unsqueeze
@@ -56,6 +56,3 @@ def conv_transpose1d(
     """`conv_transpose2d` of height 1. input: (N, C, L) or (C, L); weight: (C, O / groups, k); bias: (O,)."""
     steps = {"stride": stride, "output_padding": output_padding, "dilation": dilation}
     return _row("conv_transpose1d", conv_transpose2d, input, weight, bias, groups, padding, **steps)
-
-
-name_all(globals())

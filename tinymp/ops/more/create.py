@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import called, constant, flag, integers, name_all, number
+from ...arguments import called, constant, flag, integers, number
 from ...dtypes import FLOATING, float32, float64
 from ...precision import to_dtype
 from ...tensor import Tensor
@@ -86,6 +86,3 @@ def _like(name: str, value: float, says: str) -> Callable[..., Tensor]:
 zeros_like = _like("zeros_like", 0, "Zeros of input's shape; dtype and device too, unless given.")
 ones_like = _like("ones_like", 1, "Ones of input's shape; dtype and device too, unless given.")
 empty_like = _like("empty_like", 0, "`empty` of input's shape; dtype and device too, unless given.")
-
-
-name_all(globals())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import flag, floating, integers, name_all
+from ...arguments import flag, floating, integers
 from ...autograd import Array
 from ...precision import reduce, scatter_add, store, widen
 from ...tensor import Tensor, array_of
@@ -26,13 +26,11 @@ class CTCLoss(Loss):
         alpha_t(s) = y_t(class of s) (alpha(s) + alpha(s - 1) + alpha(s - 2)) of the frame before, the last only if s is
         a label, and another one than that at s - 2.
 
-    beta is the alpha of frames and states in reverse. The share of all alignments that are in state s in frame t goes
-    with alpha_t(s) beta_t(s) / y_t(s); dx_t(c) = -dl times that of the states of class c.
-
-    All of them are logarithms, for the states through which most alignments pass may hold 1e-40 of alpha, and of beta.
-    The largest of a frame is subtracted and noted: else they would grow as large as the loss, and FP32 had few digits
-    left for their differences. Beyond an input's length come frames in which the blank has y = 1 and labels have 0: in
-    the last one every sequence ends, at state 2S or, without such frames, at 2S - 1.
+    beta is the alpha of frames and states in reverse; alpha_t(s) beta_t(s) / y_t(s) goes with the share of all
+    alignments that are in state s in frame t; dx_t(c) = -dl times that of the states of class c. All are logarithms,
+    less the largest of a frame: FP32 has few digits for differences of large ones. Beyond an input's length come frames
+    in which the blank has y = 1 and labels 0: in the last one every sequence ends, at state 2S or, without such frames,
+    2S - 1.
     """
 
     name = "ctc_loss"
@@ -104,9 +102,6 @@ class CTCLoss(Loss):
         return top + self.xp.log1p(self.xp.exp(self.xp.minimum(a, b) - top))
 
 
-# ---------------------------------------------------------------------------------------------------------- functions
-
-
 def ctc_loss(
     log_probs: Tensor,
     targets: Any,
@@ -120,20 +115,15 @@ def ctc_loss(
 
     log_probs: (T, N, C), or (T, C) without a batch, as of `log_softmax`. targets: classes (integers), (N, S) with
     whatever values beyond target_lengths, or one after the other, (sum of target_lengths,). Lengths: N integers each,
-    as a list, array or Tensor, on any device; without a batch also one integer. blank: the class that is no label.
-    reduction: "none" gives one loss per sequence, "sum" adds them up, "mean" divides each by the length of its target
-    (by 1 if that is empty) and takes the mean.
+    as a list, array or Tensor; without a batch also one. blank: the class that is no label. reduction: "mean" divides
+    each loss by the length of its target (at least 1) and takes the mean.
 
-    A target that its input is too short for has loss inf and gradients that are nan, or with zero_infinity 0 and 0. The
-    gradient is the derivative with respect to log_probs; PyTorch's has e^log_probs added to it, which changes nothing
-    behind log_softmax. FP16 log-probabilities have been rounded: `log_softmax(logits.float(), -1)` keeps their digits.
-
-    The host waits for a GPU only if targets come one after the other and lie there. It holds log_probs and, for
-    backward, T (2 S + 1) N FP32 values.
+    A target that its input is too short for has loss inf and gradients nan, or with zero_infinity 0 and 0. The gradient
+    is the derivative with respect to log_probs; PyTorch's has e^log_probs added, which changes nothing behind
+    log_softmax. For backward T (2 S + 1) N FP32 values are kept.
 
     TypeError for targets or lengths that are not integers. ValueError for log_probs without elements, shapes that do
-    not match, lengths that are negative or too large, a blank or a class of targets outside [0, C), and a blank among
-    the targets.
+    not match, lengths that are negative or too large, a class outside [0, C), and a blank among the targets.
     """
     op = "ctc_loss"
     x = floating(op, "log_probs", log_probs)
@@ -194,6 +184,3 @@ def _padded(op: str, targets: Array, lengths: Array) -> np.ndarray:
     padded = np.zeros(exist.shape, int)
     padded[exist] = labels
     return padded
-
-
-name_all(globals())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ...arguments import floating, name_all
+from ...arguments import floating
 from ...events import type_name
 from ...tensor import Tensor
 from ..dot import matmul
@@ -16,12 +16,10 @@ from .shape import diagonal
 def einsum(equation: Any, *operands: Any) -> Tensor:
     """The sum of products that `equation` describes, as in torch.einsum and numpy.einsum ("bij,bjk->bik").
 
-    Letters name axes; repeated letters within one operand take its diagonal; "..." stands for leading axes; without
-    "->" the result has the letters that appear once, in alphabetical order. Each pair of operands is one batched
-    matrix product: FP32 accumulator, one rounding; several operands are multiplied from left to right. A letter that
-    only one operand has, and not the result, is summed first, with a rounding of its own. An axis of length 1 is
-    broadcast against the same letter elsewhere.
-    ValueError for an equation that does not fit the operands.
+    Repeated letters within an operand take its diagonal; "..." stands for leading axes; without "->" the result has the
+    letters that appear once, in alphabetical order; axes of length 1 broadcast. Each pair of operands, from left to
+    right, is one batched matrix product, rounded once; a letter that one operand alone has is summed first, with a
+    rounding of its own. ValueError for an equation that does not fit the operands.
     """
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
@@ -115,6 +113,3 @@ def _contract(x: Tensor, xs: list, y: Tensor, ys: list, needed: set) -> tuple[Te
     z = matmul(shaped(x, xs, batch, rows, inner), shaped(y, ys, batch, inner, columns))
     labels = batch + rows + columns
     return z.reshape([size[label] for label in labels]), labels
-
-
-name_all(globals())

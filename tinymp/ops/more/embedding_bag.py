@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ... import backend
-from ...arguments import choice, flag, floating, name_all, tensor
+from ...arguments import choice, flag, floating, tensor
 from ...precision import reduce
 from ...tensor import Tensor
 from ..embedding import embedding, row
@@ -30,13 +30,12 @@ def embedding_bag(
 ) -> Tensor:
     """(B, D): for each bag the "sum", "mean" or "max" of the rows of weight (V, D) that it names; 0 for an empty bag.
 
-    input: (B, N), or one vector of all bags' indices; then `offsets` (B,) tells where each begins, from 0 on (with
-    include_last_offset there is one more: the end of the last). per_sample_weights: input's shape, factors for "sum".
-    The row padding_idx counts in no bag and gets no gradient. sparse: see `embedding`. Rows are added up in FP32 and
-    the result rounded once. The host reads offsets.
+    input: (B, N), or one vector of all bags' indices with `offsets` (B,), where each begins (with include_last_offset
+    there is one more: the end of the last); the host reads them. per_sample_weights: input's shape, factors for "sum".
+    The row padding_idx counts in no bag and gets no gradient. sparse: see `embedding`. Summed in FP32 and rounded once.
 
-    IndexError for an index outside the table; ValueError for other shapes, for offsets that fall or do not
-    fit the input, and for per_sample_weights with another mode.
+    IndexError for an index outside the table; ValueError for other shapes, offsets that fall or do not fit the input,
+    and per_sample_weights with another mode.
     """
     op = "embedding_bag"
     choice(op, "mode", mode, ("sum", "mean", "max"))
@@ -90,6 +89,3 @@ def _places(op: str, n: int, offsets: Tensor, include_last: bool) -> tuple[np.nd
     k = np.arange(max(ends - starts, default=0))
     own = k < (ends - starts)[:, None]
     return np.where(own, starts[:, None] + k, 0), own
-
-
-name_all(globals())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import axes, axis, choice, flag, integers, name_all, number, tensor
+from ...arguments import axes, axis, choice, flag, integers, number, tensor
 from ...dtypes import FLOATING, HALVES, float32
 from ...precision import scatter_add
 from ...tensor import Tensor
@@ -58,11 +58,9 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """The place in the last axis of sorted_sequence for each number of input: before those equal to it, or with
-    right=True (side="right") behind them. sorted_sequence has one axis, or all but the last are those of input, which
-    may be a number; sorter: the order that sorts it, where it is not sorted.
-
-    Returns int64, or int32 with out_int32. ValueError for shapes that do not fit.
+    """The place in the last axis of sorted_sequence for each number of input: before those equal to it, or with right
+    or side="right" behind them; int64, or int32 with out_int32. sorted_sequence has one axis, or all but the last are
+    those of input; sorter: the order that sorts it, where it is not sorted. ValueError for shapes that do not fit.
     """
     op = "searchsorted"
     s = tensor(op, "sorted_sequence", sorted_sequence)
@@ -188,4 +186,3 @@ def unique(
 
 
 _tensor = tensor
-name_all(globals())

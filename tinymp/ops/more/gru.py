@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...arguments import flag, name_all
+from ...arguments import flag
 from ...autograd import Array
 from ...precision import gemm, reduce, store, widen
 from ...tensor import Tensor
@@ -81,17 +81,13 @@ class GRU(Recurrent):
         )
 
 
-# ---------------------------------------------------------------------------------------------------------- functions
-
-
 def gru_cell(
     input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
 ) -> Tensor:
     """One step of a GRU, made of small ops: the definition that `gru_layer` is held to. Returns h.
 
-    With x = input w_ih^T + b_ih and m = hx w_hh^T + b_hh, both in the order r, z, n: r = sigmoid(x_r + m_r),
-    z = sigmoid(x_z + m_z), n = tanh(x_n + r m_n), h = (1 - z) n + z hx. input: (B, D), hx: (B, H), w_ih: (3 H, D),
-    w_hh: (3 H, H), biases: (3 H,). ValueError if they do not match.
+    With x = input w_ih^T + b_ih and m = hx w_hh^T + b_hh: r = sigmoid(x_r + m_r), z = sigmoid(x_z + m_z),
+    n = tanh(x_n + r m_n), h = (1 - z) n + z hx. Shapes: see `gru_layer`. ValueError if they do not match.
     """
     check("gru_cell", 3, input, {"hx": hx}, {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh}, 2)
     x_r, x_z, x_n = chunk(linear(input, w_ih, b_ih), 3, 1)
@@ -114,16 +110,11 @@ def gru_layer(
 ) -> tuple[Tensor, Tensor]:
     """All steps of one GRU layer in one direction: `gru_cell` in a loop over input[t], as one op.
 
-    input: (T, B, D); hx: h (B, H) before the first step, or None for zeros; weight_ih: (3 H, D), weight_hh: (3 H, H),
-    biases: (3 H,). reverse: from the last step to the first. lengths: see `sequence_steps`.
-
-    Returns the outputs (T, B, H), and h after the last step of each sequence. ValueError if shapes do not match, or for
-    empty sequences.
+    input: (T, B, D); hx: (B, H), None for zeros; weight_ih: (3 H, D), weight_hh: (3 H, H), biases: (3 H,). reverse:
+    from the last step to the first. lengths: see `sequence_steps`. Returns the outputs (T, B, H), and h after the last
+    step of each sequence. ValueError for other shapes, and empty sequences.
     """
     steps = sequence_steps("gru_layer", input, lengths, flag("gru_layer", "reverse", reverse))
     weights = {"weight_ih": weight_ih, "weight_hh": weight_hh, "bias_ih": bias_ih, "bias_hh": bias_hh}
     check("gru_layer", 3, input, {"hx": hx}, weights)
     return GRU.apply(input, hx, *weights.values(), steps=steps)
-
-
-name_all(globals())

@@ -58,9 +58,9 @@ def recorded(x: Tensor, *others: Any) -> bool:
 def change(x: Tensor, how: str, make: Callable, *args: Any, **options: Any) -> Tensor:
     """Have x be make(x, *args, **options) from here on, and return it.
 
-    Outside of a graph that is written into x's memory, where all that share it see it. In a graph, x becomes the
-    result of the op; RuntimeError where another would have to learn of it: a view of x, the tensor that x is a view of,
-    an op that saved x; for a leaf that requires a gradient, and for a result of another shape.
+    Outside of a graph that is written into x's memory, for all that share it. In a graph, x becomes the result of the
+    op; RuntimeError where another would have to learn of it (a view, an op that saved x), for a leaf, and for another
+    shape.
     """
     if not recorded(x, *args, *options.values()):
         in_place(make)(x if x.grad_fn is None else x.detach(), *args, **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...arguments import axis, floating, name_all
+from ...arguments import axis, floating
 from ...autograd import Array, Op
 from ...precision import REDUCTION, reduce, store, widen
 from ...tensor import Tensor
@@ -32,6 +32,3 @@ def log_softmax(input: Tensor, dim: int) -> Tensor:
     """ln softmax(input) along dim; in FP32 and without overflow, rounded once."""
     d = axis("log_softmax", dim, floating("log_softmax", "input", input).ndim or 1)
     return LogSoftmax.apply(input, dim=d) if input.numel() else input
-
-
-name_all(globals())

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
-from ...arguments import choice, flag, floating, name_all, number, shaped, tensor
+from ...arguments import choice, flag, floating, number, shaped, tensor
 from ...autograd import Array, no_grad
 from ...dtypes import FLOATING
 from ...precision import reduce, store, widen
 from ...tensor import Tensor
 from .. import loss as core
-from ..loss import BCEWithLogits, Elementwise, Labelled, Loss, MSELoss, check_labels, check_reduction, class_axis
+from ..index import getitem
+from ..loss import Labelled, Loss, MSELoss, check_labels, check_reduction, class_axis
 from ..pointwise import add, broadcastable, div, mul, sub
 from ..reduce import mean
 from ..reduce import sum as total
-from ..unary import exp, log, square
+from ..shape import reshape
+from ..unary import abs, exp, log, square
 from .arithmetic import cosine_similarity, pairwise_distance, wide
 from .compare import any as some
-from .compare import eq, lt, ne
+from .compare import eq, logical_not, lt, ne
+from .index import gather
+from .log_softmax import log_softmax
 from .pointwise import clamp, masked_fill, minimum, neg, where
-from .unary import softplus
-from .views import unsqueeze
+from .unary import logsigmoid, softplus
+from .views import squeeze, unsqueeze
 
 __all__ = ["cosine_embedding_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss"]
 __all__ += ["margin_ranking_loss", "nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss"]
@@ -33,19 +37,7 @@ def per_class(weight: Array, x: Array) -> Array:
     return widen(weight).reshape((-1,) + (1,) * (x.ndim - class_axis(x) - 1))
 
 
-class Weighing(Labelled):
-    """A loss of rows with a label each, times w_c, the weight of class c (1 without weights)."""
-
-    def weigh(self, x: Array, target: Array, weight: Array | None, ignore_index: int) -> tuple:
-        """`read`; then each row's weight in the dtype of x, 0 where ignored, and the divisor of a mean."""
-        t, kept = self.read(x, target, ignore_index)
-        w = self.xp.asarray(kept, widen(x[:0]).dtype)  # rounds: never, 0 or 1
-        if weight is not None:
-            w = self.device.select(kept, self.xp.take(widen(weight), t))
-        return t, kept, w, core.total(w) if self.reduction == "mean" else None
-
-
-class WeightedCrossEntropy(Weighing):
+class WeightedCrossEntropy(Labelled):
     """`CrossEntropy` with weights and smoothed labels.
 
     l = -(1 - s) w_t y_t - s/C sum_c w_c y_c with y = ln softmax(x) and label smoothing s; "mean" divides by sum w_t.
@@ -58,7 +50,11 @@ class WeightedCrossEntropy(Weighing):
     def forward(
         self, x: Array, target: Array, w: Array | None, *, ignore_index: int, reduction: str, label_smoothing: float
     ) -> Array:
-        t, kept, w_t, divisor = self.weigh(x, target, w, ignore_index)
+        t, kept = self.read(x, target, ignore_index)
+        w_t = self.xp.asarray(kept, widen(x[:0]).dtype)  # rounds: never, 0 or 1
+        if w is not None:
+            w_t = self.device.select(kept, self.xp.take(widen(w), t))
+        divisor = core.total(w_t) if reduction == "mean" else None
         self.hard, self.share = 1 - label_smoothing, label_smoothing / x.shape[self.axis]
         wide, q = widen(x), self.hard * w_t
         top = reduce(wide, self.axis, "max")
@@ -84,188 +80,23 @@ class WeightedCrossEntropy(Weighing):
         return dx, None, None
 
 
-class NLLLoss(Weighing):
-    """l = -w_t x_t, "mean" dividing by the sum of w_t;  dx_t = -w_t dl, else 0."""
+class BCE(Loss):
+    """l = -t ln x - (1 - t) ln(1 - x), both logarithms at least -100; of FP32 x and t.
 
-    name = "nll_loss"
-
-    def forward(self, input: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int) -> Array:
-        x = widen(input)
-        t, kept, w, divisor = self.weigh(x, target, weight, ignore_index)
-        self.save(t, kept, statistics=(w, divisor))
-        return self.reduced_rows(-w * self.xp.take_along_axis(x, t, self.axis), kept, divisor)
-
-    def backward(self, dy: Array) -> tuple:
-        (t, kept), (w, divisor), like = self.saved, self.statistics, self.targets[0]
-        dx = self.xp.zeros(like.shape, like.dtype)
-        self.xp.put_along_axis(dx, t, store(-w * self.dl_rows(dy, kept, divisor), like), self.axis)
-        return dx, None, None
-
-
-class CrossEntropyWithProbabilities(Loss):
-    """l = -sum_c q_c y_c with y = ln softmax(x) and q_c = w_c ((1 - s) t_c + s/C); "mean" divides by the rows.
-
-    dx_c = dl (softmax(x)_c sum_k q_k - q_c),  dt_c = -dl (1 - s) w_c y_c.
-    """
-
-    name = "cross_entropy"
-
-    def forward(self, x: Array, target: Array, w: Array | None, *, reduction: str, label_smoothing: float) -> Array:
-        wide, self.axis = widen(x), class_axis(x)
-        rows, q = x.size // x.shape[self.axis], self.q(x, target, w)
-        top = reduce(wide, self.axis, "max")
-        z = wide - top
-        q_sum, loss = reduce(q, self.axis, "sum"), -reduce(q * z, self.axis, "sum")
-        z_sum = reduce(self.xp.exp(z, out=z), self.axis, "sum")
-        self.save(x, target, w, statistics=(top, z_sum, q_sum, rows))
-        return self.reduced((loss + q_sum * self.xp.log(z_sum)).squeeze(self.axis), rows)
-
-    def q(self, x: Array, target: Array, w: Array | None) -> Array:
-        q = widen(target)
-        if self.label_smoothing:
-            q = (1 - self.label_smoothing) * q + self.label_smoothing / x.shape[self.axis]
-        return q if w is None else q * per_class(w, x)
-
-    def backward(self, dy: Array) -> tuple:
-        (x, target, w), (top, z_sum, q_sum, rows) = self.saved, self.statistics
-        (like_x, like_t, _), dl, dx, dt = self.targets, self.dl(dy, rows), None, None
-        dl = self.xp.expand_dims(dl, self.axis) if dl.ndim else dl
-        z = widen(x) - top
-        if like_t:
-            dt = (1 - self.label_smoothing) * dl * (self.xp.log(z_sum) - z)
-            dt = store(dt if w is None else dt * per_class(w, x), like_t)
-        if like_x:
-            dx = store(self.xp.exp(z) * (dl * q_sum / z_sum) - dl * self.q(x, target, w), like_x)
-        return dx, dt, None
-
-
-class Weighted(Elementwise):
-    """With weights, and gradients of targets: l_i = w_i f(x_i, t_i), "mean" dividing by their number;
-    dx = w f_x dl, dt = w f_t dl.
-
-    Beside x and t, f and its derivatives f_x and f_t take c, what else a loss depends on: a pos_weight; Huber's delta.
-    f_t = -f_x where f depends on x - t.
-    """
-
-    weighted_mean: ClassVar[bool] = False  # whether a mean divides by sum w_i
-    weight_broadcasts: ClassVar[bool] = False  # whether weights may be smaller than input
-
-    def forward(  # type: ignore[override]
-        self, x: Array, target: Array, w: Array | None, pos_weight: Array | None, **options: Any
-    ) -> Array:
-        divisor = x.size if w is None or not self.weighted_mean else core.total(widen(w))
-        self.save(x, target, w, options.get("delta", pos_weight), statistics=(divisor,))
-
-        def losses(x: Array, t: Array, w: Array | None, c: Any) -> Array:
-            loss = self.f(widen(x), widen(t), *([] if c is None else [widen(c)]))
-            return loss if w is None else loss * widen(w)
-
-        return self.reduced(self.device.map(losses, *self.saved), divisor)
-
-    def backward(self, dy: Array) -> tuple:
-        like_x, like_t, *_ = self.targets
-
-        def gradients(x: Array, t: Array, w: Array | None, c: Any, dl: Array, divisor: Any) -> tuple:
-            dl = dl if divisor is None else dl / divisor
-            dl, xtc = dl if w is None else dl * widen(w), (widen(x), widen(t), *([] if c is None else [widen(c)]))
-            dx = store(self.f_x(*xtc) * dl, like_x) if like_x else None
-            return dx, store(self.f_t(*xtc) * dl, like_t) if like_t else None
-
-        (divisor,) = self.statistics if self.reduction == "mean" else (None,)
-        return *self.device.map(gradients, *self.saved, dy, divisor), None, None
-
-    def f_t(self, *xtc: Array) -> Array:
-        return -self.f_x(*xtc)
-
-
-class WeightedMSELoss(Weighted, MSELoss):
-    """`MSELoss` times weights."""
-
-    name = "mse_loss"
-    weighted_mean = True
-
-
-class WeightedBCEWithLogits(Weighted, BCEWithLogits):
-    """f = (1 - t) s(x) + c t s(-x) with s(x) = ln(1 + e^x) and c the pos_weight.
-
-    f_x = (1 - t) / (1 + e^-x) - c t / (1 + e^x),  f_t = c s(-x) - s(x).
-    """
-
-    name = "binary_cross_entropy_with_logits"
-    weight_broadcasts = True
-
-    def f(self, x: Array, t: Array, c: Any = 1) -> Array:
-        negative, positive = self.terms(x)
-        return (1 - t) * negative + t * (c * positive)
-
-    def f_x(self, x: Array, t: Array, c: Any = 1) -> Array:
-        return (1 - t) / (1 + self.xp.exp(-x)) - c * t / (1 + self.xp.exp(x))
-
-    def f_t(self, x: Array, t: Array, c: Any = 1) -> Array:
-        negative, positive = self.terms(x)
-        return c * positive - negative
-
-
-class BCE(Weighted):
-    """f = -t ln x - (1 - t) ln(1 - x), both logarithms at least -100.
-
-    f_x = (x - t) / max(x (1 - x), 1e-12),  f_t = ln(1 - x) - ln x (not limited, as in PyTorch).
+    dx = dl (x - t) / max(x (1 - x), 1e-12),  dt = dl (ln(1 - x) - ln x) (not limited, as in PyTorch).
     """
 
     name = "binary_cross_entropy"
-    weight_broadcasts = True
 
-    def f(self, x: Array, t: Array) -> Array:
+    def forward(self, x: Array, target: Array) -> Array:
+        self.save(x, target)
         log, log_not = self.xp.log(x), self.xp.log1p(-x)
-        return (t - 1) * self.xp.maximum(log_not, -100) - t * self.xp.maximum(log, -100)
+        return (target - 1) * self.xp.maximum(log_not, -100) - target * self.xp.maximum(log, -100)
 
-    def f_x(self, x: Array, t: Array) -> Array:
-        return (x - t) / self.xp.maximum(x * (1 - x), 1e-12)
-
-    def f_t(self, x: Array, t: Array) -> Array:
-        return self.xp.log1p(-x) - self.xp.log(x)
-
-
-class L1Loss(Weighted):
-    """f = |d| with d = x - t;  f_x = sign d, 0 at 0."""
-
-    name = "l1_loss"
-    weighted_mean = True
-
-    def f(self, x: Array, t: Array) -> Array:
-        return self.xp.abs(x - t)
-
-    def f_x(self, x: Array, t: Array) -> Array:
-        return self.xp.sign(x - t)
-
-
-class HuberLoss(Weighted):
-    """f = d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), with d = x - t;  f_x = d within [-delta, delta].
-
-    With c = min(|d|, delta) both branches are c (|d| - c / 2).
-    """
-
-    name = "huber_loss"
-
-    def f(self, x: Array, t: Array, delta: Any) -> Array:
-        d = self.xp.abs(x - t)
-        c = self.xp.minimum(d, delta)
-        return c * (d - 0.5 * c)
-
-    def f_x(self, x: Array, t: Array, delta: Any) -> Array:
-        return self.xp.clip(x - t, -delta, delta)
-
-
-class SmoothL1Loss(HuberLoss):
-    """Huber's f and f_x divided by delta, here called beta."""
-
-    name = "smooth_l1_loss"
-
-    def f(self, x: Array, t: Array, delta: Any) -> Array:
-        return super().f(x, t, delta) / delta
-
-    def f_x(self, x: Array, t: Array, delta: Any) -> Array:
-        return super().f_x(x, t, delta) / delta
+    def backward(self, dy: Array) -> tuple:
+        (x, t), (like_x, like_t) = self.saved, self.targets
+        dx = dy * ((x - t) / self.xp.maximum(x * (1 - x), 1e-12)) if like_x else None
+        return dx, dy * (self.xp.log1p(-x) - self.xp.log(x)) if like_t else None
 
 
 def _check_constant(op: str, name: str, weight: Any) -> None:
@@ -274,29 +105,52 @@ def _check_constant(op: str, name: str, weight: Any) -> None:
         raise ValueError(f"{op}: a gradient for `{name}` is not supported; pass {name}.detach()")
 
 
-def weighted(loss: Any, weight: Any = None, pos_weight: Any = None, **constants: float) -> Any:
-    """The function of input, target and reduction that is this loss with weights, or with gradients of its targets."""
-    kind = {MSELoss: WeightedMSELoss, BCEWithLogits: WeightedBCEWithLogits}.get(loss, loss)
+def _weight(op: str, name: str, weight: Any, input: Tensor, broadcasts: bool = False) -> Tensor:
+    """The weight in FP32; ValueError unless it has the shape of input, or broadcasts to it where it may."""
+    _check_constant(op, name, weight)
+    fits = weight.ndim <= input.ndim and all(n in (1, m) for n, m in zip(weight.shape[::-1], input.shape[::-1]))
+    if weight.shape != input.shape and not (fits and broadcasts):
+        how = "broadcast to" if broadcasts else "equal"
+        raise ValueError(f"{op}: expected {name}.shape to {how} input.shape {input.shape}, got {weight.shape}")
+    return wide(weight)[0]
+
+
+def weighted(loss: Any, weight: Any = None, pos_weight: Any = None) -> Any:
+    """`mse_loss` or `binary_cross_entropy_with_logits` with weights, or with gradients of targets."""
+    op = loss.name
 
     def apply(input: Tensor, target: Tensor, *, reduction: str) -> Tensor:
-        for name, w in (("weight", weight), ("pos_weight", pos_weight)):
-            if w is None:
-                continue
-            _check_constant(kind.name, name, w)
-            broadcasts = w.ndim <= input.ndim and all(n in (1, m) for n, m in zip(w.shape[::-1], input.shape[::-1]))
-            if w.shape != input.shape and not (broadcasts and kind.weight_broadcasts):
-                how = "broadcast to" if kind.weight_broadcasts else "equal"
-                raise ValueError(
-                    f"{kind.name}: expected {name}.shape to {how} input.shape {input.shape}, got {w.shape}"
-                )
-        return kind.apply(input, target, weight, pos_weight, reduction=reduction, **constants)
+        x, t = wide(input, target)
+        if loss is MSELoss:
+            return _weighed(op, square(sub(x, t)), input, weight, reduction, "weights")
+        positive = t if pos_weight is None else mul(_weight(op, "pos_weight", pos_weight, input, True), t)
+        # -logsigmoid(x) = ln(1 + e^-x): no term is negative, none cancels
+        terms = neg(add(mul(sub(1.0, t), logsigmoid(neg(x))), mul(positive, logsigmoid(x))))
+        return _weighed(op, terms, input, weight, reduction, "broadcasts")
 
     return apply
 
 
-def _elementwise(loss: Any, input: Any, target: Any, reduction: str, **constants: Any) -> Tensor:
-    core.check_alike(loss.name, input, target, reduction)
-    return weighted(loss, **constants)(input, target, reduction=reduction)
+def _weighed(op: str, terms: Tensor, input: Tensor, weight: Any, reduction: str, how: str = "") -> Tensor:
+    """The reduction of terms times a weight. how: "weights", a mean divides by their sum; "broadcasts", they may."""
+    if weight is None:
+        return _reduced(op, terms, reduction)
+    w = _weight(op, "weight", weight, input, how == "broadcasts")
+    if how == "weights" and reduction == "mean":
+        return div(total(mul(terms, w)), total(w))
+    return _reduced(op, mul(terms, w), reduction)
+
+
+def _distance(op: str, input: Any, target: Any, reduction: str) -> Tensor:
+    """|input - target| in FP32."""
+    core.check_alike(op, input, target, reduction)
+    return abs(sub(*wide(input, target)))
+
+
+def _huber(distance: Tensor, delta: float) -> Tensor:
+    """d^2 / 2 up to delta, then delta (d - delta / 2): with c = min(d, delta) both are c (d - c / 2)."""
+    c = clamp(distance, max=delta)
+    return mul(c, sub(distance, mul(c, 0.5)))
 
 
 def _check_class_weights(op: str, input: Tensor, weight: Any) -> None:
@@ -318,7 +172,10 @@ def cross_entropy_of(weight: Any, label_smoothing: Any) -> Any:
         shaped(op, "target", target, input.shape, core.ALIKE)
         if ignore_index != -100:
             raise ValueError(f"{op}: expected no ignore_index beside class probabilities, got {ignore_index!r}")
-        return CrossEntropyWithProbabilities.apply(input, target, weight, **options)
+        (x, q), d = wide(input, target), class_axis(input)
+        q = add(mul(q, 1 - smoothing), smoothing / x.shape[d]) if smoothing else q
+        q = q if weight is None else mul(q, reshape(wide(weight)[0], (-1,) + (1,) * (x.ndim - d - 1)))
+        return _reduced(op, neg(total(mul(q, log_softmax(x, d)), d)), reduction)
 
     return loss
 
@@ -335,7 +192,14 @@ def nll_loss(
     core.check_rows(op, input, reduction)
     check_labels(op, input, target, ignore_index)
     _check_class_weights(op, input, weight)
-    return NLLLoss.apply(input, target, weight, reduction=reduction, ignore_index=ignore_index)
+    (x,), d, classes = wide(input), class_axis(input), input.shape[class_axis(input)]
+    kept = ne(target, ignore_index)
+    good = ((target.array >= 0) & (target.array < classes)) | ~kept.array
+    core.check_each(op, "target", target.array, good, core.labels(classes, ignore_index))
+    ignored, t = logical_not(kept), where(kept, target, 0)
+    w = kept.to(x.dtype) if weight is None else masked_fill(getitem(wide(weight)[0], t), ignored, 0)
+    terms = neg(mul(masked_fill(squeeze(gather(x, d, unsqueeze(t, d)), d), ignored, 0), w))
+    return div(total(terms), total(w)) if reduction == "mean" else _reduced(op, terms, reduction)
 
 
 def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
@@ -343,7 +207,7 @@ def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", weight: T
 
     Its gradient where they are equal is 0. weight gets no gradient (ValueError if it requires one).
     """
-    return _elementwise(L1Loss, input, target, reduction, weight=weight)
+    return _weighed("l1_loss", _distance("l1_loss", input, target, reduction), input, weight, reduction, "weights")
 
 
 def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0) -> Tensor:
@@ -353,9 +217,8 @@ def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", be
     """
     op = "smooth_l1_loss"
     beta = number(op, "beta", beta, 0)
-    if beta == 0:
-        return _elementwise(L1Loss, input, target, reduction)
-    return _elementwise(SmoothL1Loss, input, target, reduction, delta=beta)
+    d = _distance(op, input, target, reduction)
+    return _reduced(op, d if beta == 0 else div(_huber(d, beta), beta), reduction)
 
 
 def huber_loss(
@@ -368,7 +231,7 @@ def huber_loss(
     """
     op = "huber_loss"
     delta = number(op, "delta", delta, 0, above=True)
-    return _elementwise(HuberLoss, input, target, reduction, weight=weight, delta=delta)
+    return _weighed(op, _huber(_distance(op, input, target, reduction), delta), input, weight, reduction)
 
 
 def binary_cross_entropy(
@@ -376,24 +239,24 @@ def binary_cross_entropy(
 ) -> Tensor:
     """-weight [target ln input + (1 - target) ln(1 - input)] in FP32, the logarithms limited to -100 from below.
 
-    input: probabilities. FP16 has none between 0.9995 and 1, and the gradient at 0 and 1 (up to 1e12) overflows it:
-    prefer `binary_cross_entropy_with_logits`. Shapes and weight as there. ValueError for values of input or target
-    outside [0, 1], or nan.
+    input: probabilities. FP16 has none between 0.9995 and 1, and gradients at 0 and 1 (up to 1e12) overflow it: prefer
+    `binary_cross_entropy_with_logits`; shapes and weight as there. ValueError for input or target outside [0, 1], or
+    nan.
     """
     op = "binary_cross_entropy"
     for name, x in (("input", input), ("target", target)):
         p = widen(floating(op, name, x).array)
         core.check_each(op, name, x.array, (p >= 0) & (p <= 1), "in [0, 1]")
-    return _elementwise(BCE, input, target, reduction, weight=weight)
+    core.check_alike(op, input, target, reduction)
+    return _weighed(op, BCE.apply(*wide(input, target)), input, weight, reduction, "broadcasts")
 
 
 def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """target (ln target - input), the terms of the Kullback-Leibler divergence, for log-probabilities input; in FP32.
 
-    target: of input's shape, probabilities, or with log_target their logarithms. A term with target 0 is 0.
-    reduction: "none", "sum", "mean" over all elements, or "batchmean", the sum divided by input.shape[0]: the
-    divergence itself.
-    ValueError for other shapes. PyTorch broadcasts; losses here do not.
+    target: of input's shape, probabilities, or with log_target their logarithms. A term with target 0 is 0. reduction:
+    "batchmean", the sum divided by input.shape[0], is the divergence. ValueError for other shapes: losses do not
+    broadcast.
     """
     op = "kl_div"
     choice(op, "reduction", reduction, ("none", "mean", "sum", "batchmean"))
@@ -511,6 +374,3 @@ def gaussian_nll_loss(
     terms = mul(add(log(v), div(square(sub(x, t)), v)), 0.5)
     terms = add(terms, 0.5 * math.log(2 * math.pi)) if flag(op, "full", full) else terms
     return _reduced(op, terms, reduction)
-
-
-name_all(globals())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ... import backend
-from ...arguments import LONGEST, choice, constant, name_all, sizes, tensor
+from ...arguments import LONGEST, choice, constant, sizes, tensor
 from ...autograd import Array, Op
 from ...precision import MOVEMENT, scalar
 from ...tensor import Tensor
@@ -45,13 +45,12 @@ class PadFromInside(Index):
 
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """input with more elements at the ends of its last axes; PyTorch's `F.pad`.
+    """input with more elements at the ends of its last axes; PyTorch's `F.pad`, with all modes on any axes.
 
-    pad: (before, after) of the last axis, then of the last but one, ...; negative: that many elements less.
-    mode: "constant" (`value`, by default 0), "reflect" (mirrored without repeating the edge), "replicate" (the edge),
-    "circular" (from the other end). All modes work on any axes (PyTorch: only "constant" does).
-    ValueError for more padding than there are elements to copy (reflect: less than the length; circular: at most it),
-    for cropping more than there is, and for a value that does not fit.
+    pad: (before, after) of the last axis, then of the last but one, ...; negative: that many elements less. mode:
+    "constant" (`value`, by default 0), "reflect" (mirrored without the edge), "replicate" (the edge), "circular" (from
+    the other end). ValueError for more padding than there is to copy, more cropping than there is, a value that does
+    not fit.
     """
     x, given = tensor("pad", "input", input), sizes("pad", "pad", (pad,), {})
     choice("pad", "mode", mode, ("constant", "reflect", "replicate", "circular"))
@@ -82,6 +81,3 @@ def _source(xp: Any, n: int, before: int, after: int, mode: str) -> Array:
     if mode == "circular":  # PyTorch repeats what cropping leaves, but mirrors what was there before
         return xp.pad(xp.arange(n)[max(-before, 0) : n + min(after, 0)], width, mode="wrap")
     return xp.pad(xp.arange(n), width, mode={"reflect": "reflect", "replicate": "edge"}[mode])[crop]
-
-
-name_all(globals())

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import constant, name_all, tensor
+from ...arguments import constant, tensor
 from ...autograd import Array, Op
 from ...dtypes import FLOATING, float32
 from ...events import quietly
@@ -114,9 +114,6 @@ class Clamp(Op):
         return self.device.map(gradients, dy, *self.saved)
 
 
-# ---------------------------------------------------------------------------------------------------------- functions
-
-
 def floating(op: str, input: Tensor, dtype: Any) -> Tensor:
     """Integers in a floating dtype, beside which they stand in `op`. ValueError for those beyond FP16."""
     x = input.array
@@ -188,6 +185,3 @@ def neg(input: Tensor) -> Tensor:
 def clip(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """input limited to [min, max]: another name of `clamp`."""
     return clamp(input, min, max)
-
-
-name_all(globals())

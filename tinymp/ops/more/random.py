@@ -4,14 +4,14 @@ the host from `manual_seed`'s generator: one seed gives the same on every device
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from ... import backend
-from ...arguments import flag, floating, integer, integers, name_all, number, tensor
+from ...arguments import called, flag, floating, integer, integers, number, tensor
 from ...autograd import Array
 from ...dtypes import FLOATING, bfloat16, float16, float32, float64
 from ...precision import reduce, to_dtype
@@ -55,11 +55,10 @@ def bernoulli(input: Tensor, p: Any = None) -> Tensor:
 
 
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
-    """num_samples indices, as int64, for each row of weights: each index as likely as its weight among the row's.
+    """num_samples indices, as int64, for each row of weights (n,) or (m, n), each as likely as its weight in the row.
 
-    input: (n,) or (m, n), at least 0, not all 0 in a row. Without replacement no index comes twice in a row: the
-    smallest of exponential variables, each divided by its weight (Efraimidis & Spirakis, 2006). ValueError for other
-    weights, and for more samples than weights above 0.
+    Without replacement no index comes twice in a row: the smallest of exponential variables, each divided by its weight
+    (Efraimidis & Spirakis, 2006). ValueError for weights below 0 or all 0, and more samples than weights above 0.
     """
     op = "multinomial"
     x, again = floating(op, "input", input), flag(op, "replacement", replacement)
@@ -156,22 +155,16 @@ def rand(*size: Any, dtype: Any = None, device: str | None = None, requires_grad
     return drawn("rand", _uniform, size, floating_dtype("rand", dtype), device, requires_grad)
 
 
-def _like(op: str, x: Tensor, dtype: Any, device: str | None) -> dict[str, Any]:
-    """dtype and device, which are x's unless given."""
-    tensor(op, "input", x)
-    return {"dtype": dtype_read(x) if dtype is None else dtype, "device": x.device if device is None else device}
+def _like(op: str, draw: Callable) -> Callable[..., Tensor]:
+    def function(input: Tensor, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
+        dtype, shape = dtype_read(input) if dtype is None else dtype, tensor(op, "input", input).shape
+        return draw(shape, dtype=dtype, device=device or input.device, requires_grad=requires_grad)
+
+    return called(function, op, f"`{op[:-5]}` of input's shape; dtype and device too, unless given.", __name__)
 
 
-def rand_like(input: Tensor, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
-    """`rand` of input's shape; dtype and device too, unless given."""
-    given = _like("rand_like", input, dtype, device)
-    return rand(input.shape, **given, requires_grad=requires_grad)
-
-
-def randn_like(input: Tensor, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
-    """`randn` of input's shape; dtype and device too, unless given."""
-    given = _like("randn_like", input, dtype, device)
-    return randn(input.shape, **given, requires_grad=requires_grad)
+rand_like = _like("rand_like", rand)
+randn_like = _like("randn_like", randn)
 
 
 def randint(low: int, high: Any = None, size: Any = None, *, dtype: Any = None, device: str | None = None) -> Tensor:
@@ -190,6 +183,3 @@ def randperm(n: int, *, dtype: Any = None, device: str | None = None) -> Tensor:
     (n,) = integers("randperm", "n", n, 1, 0)
     found = _integer_dtype("randperm", dtype, 0, n - 1)
     return drawn("randperm", lambda generator, shape, _: generator.permutation(*shape), (n,), found, device)
-
-
-name_all(globals())

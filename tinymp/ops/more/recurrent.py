@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import name_all
 from ...autograd import Array
 from ...precision import gemm, store, widen
 from ...tensor import Tensor, array_of
@@ -165,9 +164,8 @@ def lstm_cell(
 ) -> tuple[Tensor, Tensor]:
     """One step of an LSTM, made of small ops: the definition that `lstm_layer` is held to. Returns (h, c).
 
-    i, f, g, o = input w_ih^T + b_ih + h w_hh^T + b_hh, in this order;  c = sigmoid(f) c + sigmoid(i) tanh(g);
-    h = sigmoid(o) tanh(c). input: (B, D), hx: h and c, both (B, H), w_ih: (4 H, D), w_hh: (4 H, H), biases: (4 H,).
-    ValueError if they do not match.
+    i, f, g, o = input w_ih^T + b_ih + h w_hh^T + b_hh;  c = sigmoid(f) c + sigmoid(i) tanh(g);  h = sigmoid(o) tanh(c).
+    input: (B, D), hx: h and c, (B, H), w_ih: (4 H, D), w_hh: (4 H, H), biases: (4 H,). ValueError if they do not match.
     """
     h, c = state_pair("lstm_cell", hx)
     weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh}
@@ -175,6 +173,3 @@ def lstm_cell(
     i, f, g, o = chunk(linear(input, w_ih, b_ih) + linear(h, w_hh, b_hh), 4, 1)
     c = sigmoid(f) * c + sigmoid(i) * tanh(g)
     return sigmoid(o) * tanh(c), c
-
-
-name_all(globals())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import axes, axis, choice, integer, integers, listed, name_all, tensor
+from ...arguments import axes, axis, choice, integer, integers, listed, tensor
 from ...arguments import sizes as _sizes
 from ...autograd import Array, Op
 from ...precision import MOVEMENT
@@ -293,6 +293,3 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
 
 
 _diagonal_of = diagonal
-
-
-name_all(globals())

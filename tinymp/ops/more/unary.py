@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import axis, called, choice, constant, floating, name_all, number, tensor
+from ...arguments import axis, called, choice, constant, floating, number, tensor
 from ...autograd import Array, Op
 from ...backend.devices import Device
 from ...dtypes import float32, float64
-from ...precision import POINTWISE, store, widen
 from ...tensor import Tensor
 from ..pointwise import mul, numeric
 from ..unary import Unary, sigmoid, sigmoid_of, unary
+from .compare import gt, le, logical_and, lt
+from .pointwise import clamp, where
 from .views import chunk
 
 __all__ = ["acos", "asin", "atan", "ceil", "celu", "cosh", "elu", "erf", "erfinv", "expm1", "floor", "gelu", "glu"]
@@ -97,48 +98,18 @@ class TanhGELU(Unary):
         return self.xp.exp((x * x * (-0.044715 * self.C) - self.C) * x) + 1
 
 
-class Hardtanh(Op):
-    """y = x limited to [low, high];  dx = dy strictly inside, else 0."""
-
-    kind = POINTWISE
-
-    def forward(self, x: Array, *, low: float, high: float) -> Array:
-        self.save(x)
-        limited = lambda x, low, high: store(self.xp.minimum(self.xp.maximum(widen(x), low), high), like=x)  # noqa: E731
-        return self.device.map(limited, x, low, high)
-
-    def backward(self, dy: Array) -> Array:
-        def gradient(dy: Array, x: Array, low: float, high: float) -> Array:
-            x = widen(x)
-            return self.device.select((x > low) & (x < high), dy)
-
-        return self.device.map(gradient, dy, *self.saved, self.low, self.high)
-
-
-class Threshold(Op):
-    """y = value where x <= threshold, else x;  dx = 0 there, else dy."""
-
-    kind = POINTWISE
-
-    def forward(self, x: Array, *, threshold: float, value: float) -> Array:
-        self.save(x)
-        return self.device.where(widen(x) <= threshold, x.dtype.type(value), x)
-
-    def backward(self, dy: Array) -> Array:
-        return self.device.select(self.xp.logical_not(widen(self.saved[0]) <= self.threshold), dy)
-
-
 class ELU(Unary):
-    """y = x where x > 0, else alpha (e^x - 1) (Clevert et al., 2016)."""
+    """y = scale x where x > 0, else scale alpha (e^(x / beta) - 1) (Clevert et al., 2016)."""
 
     name = "elu"
 
-    def f(self, x: Array, *, alpha: float) -> Array:
-        return self.xp.clip(x, 0, self.xp.inf) + alpha * self.xp.expm1(self.xp.clip(x, -self.xp.inf, 0))  # one is 0
+    def f(self, x: Array, *, alpha: float, beta: float = 1.0, scale: float = 1.0) -> Array:
+        low, inf = self.xp.expm1(self.xp.clip(x, -self.xp.inf, 0) / beta), self.xp.inf
+        return self.xp.clip(x, 0, inf) * scale + low * (alpha * scale)  # one of them is 0
 
-    def df(self, x: Array, *, alpha: float) -> Array:
-        e = alpha * self.xp.exp(self.xp.clip(x, -self.xp.inf, 0))
-        return self.device.where(x > 0, e.dtype.type(1), e)
+    def df(self, x: Array, *, alpha: float, beta: float = 1.0, scale: float = 1.0) -> Array:
+        e = self.xp.exp(self.xp.clip(x, -self.xp.inf, 0) / beta) * (alpha / beta * scale)
+        return self.device.where(x > 0, e.dtype.type(scale), e)
 
 
 class Softplus(Unary):
@@ -184,13 +155,14 @@ def hardtanh(input: Tensor, min_val: Any = -1.0, max_val: Any = 1.0) -> Tensor:
     low, high = (constant("hardtanh", *bound, x.dtype) for bound in (("min_val", min_val), ("max_val", max_val)))
     if not low <= high:
         raise ValueError(f"hardtanh: expected min_val <= max_val, got {min_val!r} and {max_val!r}")
-    return Hardtanh.apply(x, low=low, high=high)
+    inside = logical_and(gt(x, low), lt(x, high))  # at the bounds the gradient is 0
+    return where(inside, x, clamp(x.detach(), low, high))
 
 
 def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
     """value where input is at most threshold, else input. ValueError for a value that input's dtype cannot hold."""
     x, least = floating("threshold", "input", input), number("threshold", "threshold", threshold)
-    return Threshold.apply(x, threshold=least, value=constant("threshold", "value", value, x.dtype))
+    return where(le(x, least), constant("threshold", "value", value, x.dtype), x)
 
 
 def elu(input: Tensor, alpha: float = 1.0) -> Tensor:
@@ -222,8 +194,6 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 
 # erf x = 2 / sqrt pi (x - x^3 / 3 + x^5 / 10 - ...); from the 13th on, terms at 1/2 are below FP64's rounding
 _ERF = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(13)]
-# Klambauer et al., 2017: the fixed point of mean 0 and variance 1
-_ALPHA, _SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
 def _erf(op: Op, x: Array) -> Array:
@@ -233,26 +203,6 @@ def _erf(op: Op, x: Array) -> Array:
     for c in _ERF[::-1]:
         y = y * (inside * inside) + c
     return op.xp.copysign(op.device.where(size < 0.5, inside * y, 1 - erfc(op.device, size)), x)
-
-
-class CELU(Unary):
-    """y = x where x > 0, else alpha (e^(x / alpha) - 1) (Barron, 2017)."""
-
-    name = "celu"
-
-    def f(self, x: Array, *, alpha: float) -> Array:
-        return self.xp.maximum(x, 0) + alpha * self.xp.expm1(self.xp.minimum(x, 0) / alpha)  # one of them is 0
-
-    def df(self, x: Array, *, alpha: float) -> Array:
-        return self.device.where(x > 0, x.dtype.type(1), self.xp.exp(self.xp.minimum(x, 0) / alpha))
-
-
-def _selu(op: Op, x: Array) -> Array:
-    return op.xp.maximum(x, 0) * _SCALE + op.xp.expm1(op.xp.minimum(x, 0)) * (_ALPHA * _SCALE)  # one of them is 0
-
-
-def _slope_of_selu(op: Op, x: Array) -> Array:
-    return op.device.where(x > 0, x.dtype.type(_SCALE), op.xp.exp(op.xp.minimum(x, 0)) * (_ALPHA * _SCALE))
 
 
 def _slope_of_softsign(op: Op, x: Array) -> Array:
@@ -310,7 +260,16 @@ def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
     """input where positive, else alpha * (exp(input / alpha) - 1). ValueError for alpha 0."""
     if not (a := number("celu", "alpha", alpha)):
         raise ValueError("celu: expected `alpha` not to be 0")
-    return CELU.apply(floating("celu", "input", input), alpha=a)
+    return ELU.apply(floating("celu", "input", input), alpha=a, beta=a)
+
+
+def selu(input: Tensor) -> Tensor:
+    """1.0507 input where positive, else 1.7581 (exp(input) - 1): means come near 0, variances 1.
+
+    (Klambauer et al., 2017: the fixed point of mean 0 and variance 1.)
+    """
+    alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+    return ELU.apply(floating("selu", "input", input), alpha=alpha, scale=scale)
 
 
 def _silu_slope(op: Op, x: Array) -> Array:
@@ -355,8 +314,6 @@ cosh: Made = unary("cosh", "The hyperbolic cosine; infinite in FP16 from 11.79 o
     "y = cosh x;  y' = sinh x.", lambda op, x: op.xp.cosh(x), lambda op, x: op.xp.sinh(x))
 softsign: Made = unary("softsign", "input / (1 + |input|); nan at infinities, as in PyTorch.",
     "y = x / d, d = 1 + |x|;  y' = 1 / d^2.", lambda op, x: x / (1 + abs(x)), _slope_of_softsign)
-selu: Made = unary("selu", "1.0507 input where positive, else 1.7581 (exp(input) - 1): means come near 0, variances 1.",
-    "y = c x where x > 0, else c a (e^x - 1) (Klambauer et al., 2017).", _selu, _slope_of_selu, check=floating)
 hardsigmoid: Made = unary("hardsigmoid", "relu6(input + 3) / 6.",
     "y = min(max(x + 3, 0), 6) / 6;  y' = 1 / 6 strictly within 3 of 0, else 0.",
     lambda op, x: op.xp.clip(x + 3, 0, 6) / 6, lambda op, x: (op.xp.abs(x) < 3) * x.dtype.type(1 / 6), check=floating)
@@ -370,6 +327,3 @@ sign: Made = unary("sign", "-1, 0 or 1 as input is negative, 0 or positive; 0 fo
     "y = -1, 0 or 1 as x is negative, 0 (or nan) or positive;  dx = 0.",
     lambda op, x: op.device.select(op.xp.equal(x, x), op.xp.sign(x)), lambda op, x: op.xp.zeros_like(x), check=_numbers)
 # fmt: on
-
-
-name_all(globals())

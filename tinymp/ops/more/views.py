@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from ... import backend
-from ...arguments import axes, axis, integer, integers, name_all, sizes
+from ...arguments import axes, axis, integer, integers, sizes
 from ...arguments import tensor as a_tensor
 from ...autograd import Array, Op
 from ...dtypes import FLOATING
@@ -31,9 +31,6 @@ class Expand(Op):
 
     def backward(self, dy: Array) -> Array:
         return sum_to(dy, self.targets[0])
-
-
-# ---------------------------------------------------------------------------------------------------------- functions
 
 
 def permute(input: Tensor, *dims: Any, **keyword: Any) -> Tensor:
@@ -89,9 +86,6 @@ def view(input: Tensor, *shape: Any, **keyword: Any) -> Tensor:
 def contiguous(input: Tensor) -> Tensor:
     """input itself if its memory is in row-major order, else a copy that is."""
     return input if a_tensor("contiguous", "input", input).array.flags.c_contiguous else input.clone()
-
-
-# ------------------------------------------------------------------------------------------ parts
 
 
 class Cat(Stack):
@@ -203,6 +197,3 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     (chunks,) = integers("chunk", "chunks", chunks, 1, 1)
     n = input.shape[d]
     return split(input, -(-n // chunks) if n else [0] * chunks, d)
-
-
-name_all(globals())

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from ... import backend
-from ...arguments import name_all, number
+from ...arguments import number
 from ...autograd import Array
 from ...gradients import values_of, with_values
 from ...parameter import Parameter
@@ -46,6 +46,3 @@ def norm_p(order: float) -> Callable[[list[Tensor]], Array]:
         return reduce(xp.stack(parts or [xp.zeros((), widen(params[0].array).dtype)]), 0, "max").reshape(())
 
     return norm
-
-
-name_all(globals(), norm_p)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import name_all, number
+from ...arguments import number
 from ...autograd import Array
 from ...dtypes import require_fit
 from ..groups import Group, Groups, State
@@ -258,6 +258,3 @@ class RAdam(_Adam):
         root = ((rt - 4) * (rt - 2) * r / ((r - 4) * (r - 2) * rt) * (1 - b2**t)) ** 0.5
         adapted = (root / (backend.of(w).xp.sqrt(v) + group["eps"])) ** rectifies
         return w - group["lr"] / (1 - b1**t) * state["exp_avg"] * adapted
-
-
-name_all(globals())

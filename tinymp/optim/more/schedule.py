@@ -7,10 +7,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
+from inspect import Parameter, Signature
 from itertools import pairwise
 from typing import Any
 
-from ...arguments import choice, count, flag, function, instance, listed, name_all, named, number, same_keys, whole
+from ...arguments import choice, count, flag, function, instance, listed, named, number, same_keys, whole
 from ..optimizer import Optimizer
 from ..result import StepResult, any_applied
 from ..schedule import Schedule
@@ -27,85 +29,45 @@ __all__ = [
 __all__ += ["SWALR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR"]
 
 
-def _milestones(op: str, milestones: Any) -> list[int]:
-    return [count(op, "milestones", m) for m in listed(op, "milestones", milestones)]
+def _milestones(op: str, name: str, milestones: Any) -> list[int]:
+    return [count(op, name, m) for m in listed(op, name, milestones)]
 
 
-class StepLR(Schedule):
-    """base gamma^floor(t / step_size)."""
+def _row(name: str, says: str, rate: Callable, **options: tuple) -> Any:
+    """The schedule with this rate(self, base, t), whose constructor takes these options: (check, *default) by name."""
+    kind, none = Parameter.POSITIONAL_OR_KEYWORD, [Parameter.empty]
+    fields = [Parameter(field, kind, default=(default or none)[0]) for field, (_, *default) in options.items()]
 
-    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
-        self.step_size = count("StepLR", "step_size", step_size)
-        self.gamma = number("StepLR", "gamma", gamma, 0)
-        super().__init__(optimizer)
+    def __init__(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        given = Signature(fields).bind(*args, **kwargs)
+        given.apply_defaults()
+        for field, value in given.arguments.items():
+            setattr(self, field, options[field][0](name, field, value))
+        Schedule.__init__(self, optimizer)
 
-    def rate(self, base: float, t: int, group: int) -> float:
-        return base * self.gamma ** (t // self.step_size)
-
-
-class MultiStepLR(Schedule):
-    """base gamma^(how many milestones are <= t)."""
-
-    def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1) -> None:
-        self.milestones = sorted(_milestones("MultiStepLR", milestones))
-        self.gamma = number("MultiStepLR", "gamma", gamma, 0)
-        super().__init__(optimizer)
-
-    def rate(self, base: float, t: int, group: int) -> float:
-        return base * self.gamma ** bisect_right(self.milestones, t)
+    contents = {"__init__": __init__, "__signature__": Signature([Parameter("optimizer", kind), *fields])}
+    contents |= {"__doc__": says, "__module__": __name__, "rate": lambda self, base, t, group: rate(self, base, t)}
+    return type(name, (Schedule,), contents)
 
 
-class LinearLR(Schedule):
-    """base times a factor that goes from start_factor to end_factor in total_iters steps and stays there: a warm-up."""
+_from_0, _up_to_1 = partial(number, least=0), partial(number, least=0, most=1)
 
-    def __init__(
-        self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5
-    ) -> None:
-        self.start_factor = number("LinearLR", "start_factor", start_factor, 0, above=True)
-        self.end_factor = number("LinearLR", "end_factor", end_factor, 0)
-        self.total_iters = count("LinearLR", "total_iters", total_iters)
-        if max(self.start_factor, self.end_factor) > 1:
-            raise ValueError(f"LinearLR: expected factors up to 1, got {start_factor!r} and {end_factor!r}")
-        super().__init__(optimizer)
-
-    def rate(self, base: float, t: int, group: int) -> float:
-        done = min(t, self.total_iters) / self.total_iters
-        return base * (self.start_factor + (self.end_factor - self.start_factor) * done)
-
-
-class ExponentialLR(Schedule):
-    """base gamma^t."""
-
-    def __init__(self, optimizer: Optimizer, gamma: float) -> None:
-        self.gamma = number("ExponentialLR", "gamma", gamma, 0)
-        super().__init__(optimizer)
-
-    def rate(self, base: float, t: int, group: int) -> float:
-        return base * self.gamma**t
-
-
-class ConstantLR(Schedule):
-    """base times factor until t = total_iters, base from there on."""
-
-    def __init__(self, optimizer: Optimizer, factor: float = 1 / 3, total_iters: int = 5) -> None:
-        self.factor = number("ConstantLR", "factor", factor, 0, 1)
-        self.total_iters = count("ConstantLR", "total_iters", total_iters)
-        super().__init__(optimizer)
-
-    def rate(self, base: float, t: int, group: int) -> float:
-        return base * self.factor if t < self.total_iters else base
-
-
-class PolynomialLR(Schedule):
-    """base (1 - t / total_iters)^power, and 0 from t = total_iters on."""
-
-    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0) -> None:
-        self.total_iters = count("PolynomialLR", "total_iters", total_iters)
-        self.power = number("PolynomialLR", "power", power, 0, above=True)
-        super().__init__(optimizer)
-
-    def rate(self, base: float, t: int, group: int) -> float:
-        return base * (1 - min(t, self.total_iters) / self.total_iters) ** self.power
+# fmt: off
+StepLR = _row("StepLR", "base gamma^floor(t / step_size).",
+    lambda s, base, t: base * s.gamma ** (t // s.step_size), step_size=(count,), gamma=(_from_0, 0.1))
+MultiStepLR = _row("MultiStepLR", "base gamma^(how many milestones are <= t).",
+    lambda s, base, t: base * s.gamma ** sum(m <= t for m in s.milestones), milestones=(_milestones,),
+    gamma=(_from_0, 0.1))
+ExponentialLR = _row("ExponentialLR", "base gamma^t.", lambda s, base, t: base * s.gamma**t, gamma=(_from_0,))
+LinearLR = _row("LinearLR", "base times a factor from start_factor to end_factor in total_iters steps: a warm-up.",
+    lambda s, base, t: base * (s.start_factor + (s.end_factor - s.start_factor) * min(t / s.total_iters, 1.0)),
+    start_factor=(partial(_up_to_1, above=True), 1 / 3), end_factor=(_up_to_1, 1.0), total_iters=(count, 5))
+ConstantLR = _row("ConstantLR", "base times factor until t = total_iters, base from there on.",
+    lambda s, base, t: base * s.factor if t < s.total_iters else base, factor=(_up_to_1, 1 / 3), total_iters=(count, 5))
+PolynomialLR = _row("PolynomialLR", "base (1 - t / total_iters)^power, and 0 from t = total_iters on.",
+    lambda s, base, t: base * (1 - min(t / s.total_iters, 1.0)) ** s.power,
+    total_iters=(count, 5), power=(partial(number, least=0, above=True), 1.0))
+# fmt: on
 
 
 class LambdaLR(Schedule):
@@ -159,7 +121,7 @@ class SequentialLR(Schedule):
         self.schedulers = listed("SequentialLR", "schedulers", schedulers)
         for one in self.schedulers:
             instance("SequentialLR", "schedulers", one, Schedule)
-        self.milestones = _milestones("SequentialLR", milestones)
+        self.milestones = _milestones("SequentialLR", "milestones", milestones)
         if len(self.schedulers) != len(self.milestones) + 1 or self.milestones != sorted(set(self.milestones)):
             raise ValueError(
                 f"SequentialLR: expected n schedulers and n - 1 rising milestones, got {len(self.schedulers)} and "
@@ -186,10 +148,10 @@ class SequentialLR(Schedule):
 class OneCycleLR(Schedule):
     """From max_lr / div_factor up to max_lr in pct_start of all steps, then down to the first rate / final_div_factor.
 
-    (Smith & Topin, 2018.) With three_phase the rate first falls back to the first one, in as many steps as it rose.
-    There are total_steps steps, or epochs times steps_per_epoch; ValueError beyond. anneal_strategy: "cos" or "linear".
-    cycle_momentum: momentum (Adam: beta1) moves the other way, from max_momentum to base_momentum and back. max_lr and
-    the momenta may be lists, with one value per group.
+    (Smith & Topin, 2018.) With three_phase the rate first falls back to the first one. There are total_steps steps, or
+    epochs times steps_per_epoch; ValueError beyond. anneal_strategy: "cos" or "linear". cycle_momentum: momentum
+    (beta1) moves the other way, from max_momentum to base_momentum and back. max_lr and momenta may be lists, one per
+    group.
     """
 
     def __init__(
@@ -242,7 +204,7 @@ class OneCycleLR(Schedule):
         points = [(0.0, first), (up, top), *back, (float(end), last)]
         start, a, until, b = next((*x, *y) for x, y in pairwise(points) if t <= y[0] or y is points[-1])
         done = min((t - start) / (until - start), 1.0) if until > start else 1.0
-        return a + (b - a) * ((1 - math.cos(math.pi * done)) / 2 if self.anneal_strategy == "cos" else done)
+        return a + (b - a) * _eased(self.anneal_strategy, done)
 
     def _set(self, t: int, base_lrs: list[float]) -> None:
         super()._set(t, base_lrs)
@@ -252,6 +214,10 @@ class OneCycleLR(Schedule):
                 group["betas"] = (momentum, *group["betas"][1:])
             else:
                 group["momentum"] = momentum
+
+
+def _eased(strategy: str, done: float) -> float:
+    return done if strategy == "linear" else (1 - math.cos(math.pi * done)) / 2
 
 
 def _per_group(name: str, field: str, value: Any, groups: int, most: float = math.inf) -> list[float]:
@@ -264,12 +230,9 @@ def _per_group(name: str, field: str, value: Any, groups: int, most: float = mat
 class ReduceLROnPlateau(Schedule):
     """Multiplies the rates by `factor` when a metric has not become better for more than `patience` calls of `step`.
 
-    mode: "min" (smaller is better) or "max". A metric counts as better if it beats the best so far by more than
-    threshold, relative to it (threshold_mode "rel") or absolute ("abs"). After a cut, `cooldown` calls are not counted.
+    mode: "min" (smaller is better) or "max". A metric is better if it beats `best` by more than threshold, relative to
+    it (threshold_mode "rel") or absolute ("abs"). After a cut, `cooldown` calls do not count in `num_bad_epochs`.
     min_lr: a floor, or one per group; a cut by less than eps is not made.
-
-    best            the best metric so far
-    num_bad_epochs  calls since then, without those of a cooldown
     """
 
     def __init__(
@@ -353,11 +316,7 @@ class SWALR(Schedule):
     def __init__(
         self, optimizer: Any, swa_lr: Any, anneal_epochs: int = 10, anneal_strategy: str = "cos", last_epoch: int = -1
     ) -> None:
-        groups = len(getattr(optimizer, "param_groups", ()))
-        rates = listed("SWALR", "swa_lr", swa_lr) if isinstance(swa_lr, (list, tuple)) else [swa_lr] * groups
-        self.swa_lrs = [number("SWALR", "swa_lr", rate, 0) for rate in rates]
-        if len(self.swa_lrs) != groups:
-            raise ValueError(f"SWALR: expected a rate for each of {groups} groups, got {len(self.swa_lrs)}")
+        self.swa_lrs = _per_group("SWALR", "swa_lr", swa_lr, len(getattr(optimizer, "param_groups", ())))
         self.anneal_epochs = whole("SWALR", "anneal_epochs", anneal_epochs)
         self.anneal_strategy = choice("SWALR", "anneal_strategy", anneal_strategy, ("cos", "linear"))
         super().__init__(optimizer)
@@ -371,8 +330,7 @@ class SWALR(Schedule):
 
     def _share(self, t: int) -> float:
         """The share of swa_lr at t."""
-        part = min(t / self.anneal_epochs, 1.0) if self.anneal_epochs else 1.0
-        return part if self.anneal_strategy == "linear" else (1 - math.cos(math.pi * part)) / 2
+        return _eased(self.anneal_strategy, min(t / self.anneal_epochs, 1.0) if self.anneal_epochs else 1.0)
 
     def rate(self, base: float, t: int, group: int) -> float:
         now, before, after = self.optimizer.param_groups[group]["lr"], self._share(t - 1) if t else 0.0, self._share(t)
@@ -380,6 +338,3 @@ class SWALR(Schedule):
             return self.swa_lrs[group]
         start = (now - before * self.swa_lrs[group]) / (1 - before)
         return after * self.swa_lrs[group] + (1 - after) * start
-
-
-name_all(globals())
