@@ -85,13 +85,14 @@ def results(tmp_path):
 
 
 @pytest.mark.parametrize(("n", "culprit", "seeds"), [(2, "overflow@1", 2), (8, "vanish@7", 1)])
-def test_one_module_is_found(n, culprit, seeds, script, forks, tmp_path, capsys):
+def test_one_module_is_found(n, culprit, seeds, script, forks, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(bisect, "LONG", 0 if n == 2 else 1e9)
     assert main(["bisect", "--measure", "losses", "--seeds", str(seeds), script, str(n), culprit]) == 0
     name = f"model.{culprit[-1]}"
     printed, found = capsys.readouterr().out, results(tmp_path)
     assert [one["names"] for one in found["found"]] == [[name]]
     assert f"{name} must stay in FP32." in printed
-    assert "a run takes " in printed and " more to find one module\n" in printed
+    assert printed.count(" more to find one module\n") == printed.count("a run takes ") == (n == 2)
     assert f"    {name}: Layer, {MADE}, called at own.py:{14 if 'over' in culprit else 17}" in printed
     assert f'policy.cast(model, keep={{"{name[6:]}": mp.FP32}})' in printed
     assert len(found["modules"]) == n  # not the Flatten

@@ -85,7 +85,8 @@ class Trace(Instrument):
                 break
             except BlockingIOError:
                 file.close()
-        file.truncate(0)
+        if os.fstat(file.fileno()).st_size:  # a device cannot be truncated
+            file.truncate(0)
         self._file = file
         about = {"program": " ".join(sys.argv), "commit": _commit(sys.path[0] or "."), **self.config}
         self._write({"tinymp trace": FORMAT, **about, "environment": dict(info())})

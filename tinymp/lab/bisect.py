@@ -36,7 +36,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..audit.numbers import lasts, many
+from ..audit.numbers import LONG, lasts, many
 from ..audit.sampling import table
 from ..backend import __version__
 from ..checkpoint.writing import printable, write_json
@@ -191,9 +191,9 @@ class Bisection:
             raise BisectionError(
                 "no model takes half precision from Policy.cast: there is nothing to compare with FP32"
             )
-        if self._new:
-            each = (time.perf_counter() - self._began) / self._new
-            most = self.seeds * (3 + math.ceil(math.log2(max(len(self.modules), 1)))) - len(self._used)
+        each = (time.perf_counter() - self._began) / max(self._new, 1)
+        most = self.seeds * (3 + math.ceil(math.log2(max(len(self.modules), 1)))) - len(self._used)
+        if each * most >= LONG:
             self.say(f"a run takes {lasts(each)}: at most {lasts(each * most)} more to find one module")
         as_it_is = self._try("nothing", [])
         if as_it_is.matches:

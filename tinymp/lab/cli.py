@@ -29,7 +29,7 @@ from ..audit.accumulators import KNOWN
 from ..audit.audit import Audit, audit
 from ..audit.crash import STOPS
 from ..audit.machine import info
-from ..audit.numbers import lasts
+from ..audit.numbers import LONG, lasts
 from ..backend import __version__
 from ..backend.extras import hint
 from ..checkpoint.writing import check, printable, write, write_json
@@ -292,7 +292,6 @@ def _check_program(p: argparse.ArgumentParser, options: argparse.Namespace) -> N
         p.error(f"expected the program to run, as in `{p.prog} train.py`")
 
 
-LONG = 30  # seconds
 COSTS = {"shadow": 3, "accumulators": 2, "formats": 1}  # steps' time, beside the 2 of an audited one
 
 
