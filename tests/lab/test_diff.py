@@ -233,6 +233,27 @@ def test_programs_that_differ_are_lined_up(number, a, b, parts, left, tmp_path):
     assert (ops or (0, 0, 0)) == left
 
 
+@pytest.mark.parametrize(
+    ("b", "parts"),
+    [
+        ([8, 16, 24, 32, 12], "model.3 linear forward"),
+        ([8, 16, 32, 32, 12], "model.6 linear forward"),
+        ([8, 16, 32, 12, 12], "model.9 linear forward"),
+    ],
+)
+def test_a_layer_more_after_which_all_weights_are_others(b, parts, tmp_path):
+    """Names, weights and values differ from there on; what is left says enough."""
+    for name, widths in (("a", [8, 16, 32, 12]), ("b", b)):
+        mp.manual_seed(0)
+        layers = [(nn.Linear(n, m), nn.BatchNorm1d(m), nn.ReLU()) for n, m in zip(widths, widths[1:])]
+        model = nn.Sequential(*[one for some in layers for one in some], nn.Linear(12, 3))
+        with mp.audit(trace=tmp_path / name):
+            model(mp.tensor(rng(0).standard_normal((20, 8)).astype("float32"))).sum().backward()
+    found = diff(tmp_path / "a", tmp_path / "b")
+    assert (found.diverges[1], str(found.diverges[2])) == ("B", parts)
+    assert found.unmatched.a == [] and [x.op for x in found.unmatched.b] == ["linear", "batch_norm", "relu"]
+
+
 def test_another_learning_rate_and_another_clipping(tmp_path):
     found = diff(small(tmp_path / "a"), small(tmp_path / "b", lr=0.2))
     assert (found.first.a.role, str(found.first.a)) == ("update", "model.0.weight adam update")
