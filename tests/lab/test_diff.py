@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -245,7 +246,7 @@ def test_a_layer_more_after_which_all_weights_are_others(b, parts, tmp_path):
     """Names, weights and values differ from there on; what is left says enough."""
     for name, widths in (("a", [8, 16, 32, 12]), ("b", b)):
         mp.manual_seed(0)
-        layers = [(nn.Linear(n, m), nn.BatchNorm1d(m), nn.ReLU()) for n, m in zip(widths, widths[1:])]
+        layers = [(nn.Linear(n, m), nn.BatchNorm1d(m), nn.ReLU()) for n, m in pairwise(widths)]
         model = nn.Sequential(*[one for some in layers for one in some], nn.Linear(12, 3))
         with mp.audit(trace=tmp_path / name):
             model(mp.tensor(rng(0).standard_normal((20, 8)).astype("float32"))).sum().backward()
