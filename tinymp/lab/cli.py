@@ -39,7 +39,7 @@ from .ablate import EXAMPLES, Ablation, decisions, workload
 from .bisect import RESULTS, Bisection, BisectionError
 from .diff import diff
 from .explain import explain, overview
-from .program import as_if, check_program, children, ended, run, started, terminated_as_exit
+from .program import TERMINATED, as_if, check_program, children, ended, run, started, terminated_as_exit
 from .trial import FILE, NAME
 
 FILES = "audit.json", "ledger.csv", "audit.html"
@@ -326,9 +326,9 @@ def _bisect(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[
     except BisectionError as error:
         print(f"tinymp bisect: {printable(str(error))}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        _say("\nstopped; the same command goes on from here")
-        code = 128 + signal.SIGINT
+    except (KeyboardInterrupt, SystemExit) as end:
+        _say(f"\n{ended(end)}; the same command goes on from here")
+        code = TERMINATED if isinstance(end, SystemExit) else 128 + signal.SIGINT
     _say(f"\n{printable(str(bisection))}\n\nwrote {RESULTS} to {printable(str(options.out))}{earlier}")
     return code
 
