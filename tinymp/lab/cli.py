@@ -292,7 +292,12 @@ def _check_program(p: argparse.ArgumentParser, options: argparse.Namespace) -> N
         p.error(f"expected the program to run, as in `{p.prog} train.py`")
 
 
-COSTS = {"shadow": 3, "accumulators": 2, "formats": 1}  # steps' time, beside the 2 of an audited one
+COSTS = {
+    "shadow": 3,
+    "trace": 2,
+    "formats": 1,
+    "accumulators": 1,
+}  # in plain steps, beside the 2 to 4 of an audited one
 
 
 def _say_how_long(asked: dict[str, Any], out: Path) -> None:
@@ -304,7 +309,7 @@ def _say_how_long(asked: dict[str, Any], out: Path) -> None:
                 print(f"It will take about {lasts(last['seconds'])}, as it did the last time.", file=sys.stderr)
             return
     if more := [name for name in COSTS if asked[name]]:
-        options, times = " and ".join([f"--{name}" for name in more]), 2 + sum(COSTS[name] for name in more)
+        options, times = " and ".join([f"--{name}" for name in more]), 3 + sum(COSTS[name] for name in more)
         hint = "" if asked["every"] > 1 else "; --every 10 listens to one in ten"
         print(f"With {options} a step takes about {times} times as long as without an audit{hint}.", file=sys.stderr)
 
