@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -66,7 +67,7 @@ class Machine:
             peer = f"{torch.__version__}, {torch.get_num_threads()} threads"
         except ImportError:
             peer = None
-        return {**mp.info(), "CPU": _cpu(), "PyTorch": peer, "foreign_load": foreign}
+        return {**mp.info(), "CPU": _cpu(), "commit": _commit(), "PyTorch": peer, "foreign_load": foreign}
 
     def verdict(self) -> str:
         """One line: whether the figures are to be trusted."""
@@ -88,6 +89,13 @@ class Machine:
         busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
         times = os.times()
         return time.monotonic(), busy, times.user + times.system + times.children_user + times.children_system
+
+
+def _commit() -> str | None:
+    """The commit of this checkout, with a + if files differ from it."""
+    ask = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    found = subprocess.run(ask, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None
 
 
 def _cpu() -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 import tinymp as mp
 from examples import dcgan, paper
-from tinymp import nn, ops, optim
+from tinymp import fast_path, nn, ops, optim
 
 from . import models
 
@@ -176,10 +176,15 @@ AUTOCAST = {"PyTorch FP32": "", "PyTorch FP16": "float16", "PyTorch BF16": "bflo
 
 
 def make(network: str, kind: str) -> Step:
-    """The step of one of NETWORKS as "FP32", "mixed" or one of AUTOCAST. PyTorch's FP16 LSTM does not run on a CPU."""
+    """The step of one of NETWORKS as "FP32", "mixed", "definitions" (FP32 without fast paths) or one of AUTOCAST.
+
+    PyTorch's FP16 LSTM does not run on a CPU.
+    """
     own, theirs = NETWORKS[network]
     if kind in AUTOCAST:
         return theirs(autocast=AUTOCAST[kind])
+    if kind == "definitions":
+        fast_path.enabled.clear()
     return own(mp.MIXED if kind == "mixed" else mp.FP32)
 
 

@@ -1,5 +1,6 @@
 """Write docs/precision.md from the declarations in the source: the primitives, the kinds, the policies, who asks for a
-rounding and who carries it out; the table of docs/tensor_cores.md from the source.
+rounding and who carries it out; the table of docs/tensor_cores.md from the source, those of docs/speed.md from
+benchmarks/results/cpu.json.
 
     python -m docs.generate
 
@@ -9,6 +10,7 @@ tests/docs/test_docs.py fails when a page has drifted.
 from __future__ import annotations
 
 import inspect
+import json
 import pathlib
 import re
 
@@ -18,9 +20,10 @@ from tinymp.checkpoint.writing import write
 from tinymp.study import tensor_core
 
 PAGE = pathlib.Path(__file__).with_name("precision.md")
-UNITS = PAGE.with_name("tensor_cores.md")
+UNITS, SPEED = PAGE.with_name("tensor_cores.md"), PAGE.with_name("speed.md")
 BEGIN, END = "<!-- Made by python -m docs.generate. Do not edit. -->", "<!-- End of what is made. -->"
 ROOT = PAGE.parent.parent
+MEASURED = ROOT / "benchmarks" / "results" / "cpu.json"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -143,11 +146,38 @@ def _arguments(function: object) -> str:
     return "(" + ", ".join(inspect.signature(function).parameters) + ")"  # type: ignore[arg-type]
 
 
+def speed() -> str:
+    """What `python -m benchmarks.cpu` measured last."""
+    found = json.loads(MEASURED.read_text(encoding="utf-8"))
+    where, machine = found["where"], found["environment"]
+    rows = [[r["work"], f"{r['value']:.3g} {r['unit']}".replace(" x", "×"), r["target"]] for r in found["rows"]]
+    columns = [*where["rows"][0]["ms"]]
+    parts = [[f"{r['network']}, {r['kind']}", *[f"{r['ms'][c]:.1f}" for c in columns]] for r in where["rows"]]
+    sides = [*found["ops"][0]["ms"]]
+    single = [[r["op"], *[f"{r['ms'][side]:.2f}" for side in sides]] for r in found["ops"]]
+    named = ("CPU", "cores", "system", "python", "backend", "BLAS", "FP16 casts", "PyTorch", "commit", "foreign_load")
+    return "\n\n".join(
+        [
+            "Measured on: " + "; ".join(f"{name} {machine[name]}" for name in named) + ".",
+            "Moved by more than 5 % since the run before: " + ("; ".join(found["moved"]) or "nothing") + ".",
+            table(["work", "measured", "to reach"], rows),
+            f"Where a step's time goes on one core ({where['one core']}), in ms:",
+            table(["step", *columns], parts),
+            "Single ops, forward and backward, in ms, the worst first:",
+            table(["op", *sides], single),
+        ]
+    )
+
+
+def made(path: pathlib.Path, text: str) -> str:
+    """The page with this text between its marks."""
+    before, rest = path.read_text(encoding="utf-8").split(BEGIN)
+    return "\n\n".join([before + BEGIN, text, END + rest.split(END)[1]])
+
+
 def pages() -> dict[pathlib.Path, str]:
     """The text of each page that has made parts."""
-    before, rest = UNITS.read_text(encoding="utf-8").split(BEGIN)
-    units = "\n\n".join([before + BEGIN, tensor_cores(), END + rest.split(END)[1]])
-    return {PAGE: page(), UNITS: units}
+    return {PAGE: page(), UNITS: made(UNITS, tensor_cores()), SPEED: made(SPEED, speed())}
 
 
 if __name__ == "__main__":

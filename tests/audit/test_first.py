@@ -35,7 +35,7 @@ CASES = {
     ),
     "binary cross entropy": (
         lambda z: ops.binary_cross_entropy(ops.sigmoid(z + 30), half(1 - ONE)),
-        "`input` of binary_cross_entropy (test_first.py:",
+        "binary_cross_entropy (test_first.py:",
         "use binary_cross_entropy_with_logits (BCEWithLogitsLoss)",
         lambda z: ops.binary_cross_entropy_with_logits(z + 30, half(1 - ONE)),
     ),

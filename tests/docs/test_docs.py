@@ -43,7 +43,7 @@ def blocks(page):
 def test_generated_pages_have_not_drifted():
     made = runpy.run_path(str(ROOT / "docs" / "generate.py"))
     pages = made["pages"]()
-    assert {path.name for path in pages} == {"precision.md", "tensor_cores.md"}
+    assert {path.name for path in pages} == {"precision.md", "speed.md", "tensor_cores.md"}
     assert all(path.read_text("utf-8") == text for path, text in pages.items()), "run: python -m docs.generate"
     assert len(made["page"]().split()) <= 2000
 

@@ -7,7 +7,8 @@ import tinymp as mp
 from gpu.both_ways import channels_last
 from oracle import host, randn
 from tinymp import fast_path, ops
-from tinymp.fast.cpu import threads
+from tinymp.backend.devices import Device
+from tinymp.fast.cpu import devices, threads, unary
 from tinymp.ops.norm import BatchNorm, Running
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(threads._set is None, reason="another BLAS")]
@@ -57,6 +58,32 @@ def check(monkeypatch, op, *arrays, calls=(1, 1)):
 )
 def test_functions_of_one_tensor(monkeypatch, op, options, memory):
     check(monkeypatch, lambda x: [getattr(ops, op)(x, *options)], memory(3 * randn(5, 32, 64, 64)))
+
+
+@pytest.mark.parametrize("name", ["exp", "gelu", "tanh", "silu", "elu", "softplus", "hardswish", "sqrt", "reciprocal"])
+def test_every_half_has_the_bits_of_the_definition(monkeypatch, name):
+    """FP16 is looked up in tables: of y, and of the slope."""
+    made = unary.table.cache_info().misses
+    halves = np.tile(np.arange(1 << 16, dtype=np.uint16).view(np.float16), 8)
+    bits = []
+    for off in (set(), BOTH):
+        monkeypatch.setattr(fast_path, "off", off)
+        x = mp.tensor(halves, requires_grad=True)
+        y = getattr(ops, name)(x)
+        y.backward(mp.tensor(randn(*y.shape).astype(np.float16)))
+        bits.append((y.array.tobytes(), x.grad.array.tobytes()))
+    assert bits[0] == bits[1]
+    assert unary.table.cache_info().misses == made + 2
+
+
+@pytest.mark.parametrize(("n_rows", "n"), [(1024, 300), (5, 300), (2, 1000)])
+def test_wide_rows_are_added_in_the_order_of_the_definition(n_rows, n):
+    """The last has more rows of one index than are added one after the other: that is left to the definition."""
+    index, rows = np.random.default_rng(0).integers(0, n_rows, n), randn(n, 64).astype(np.float32)
+    expected = Device.scatter_add_rows.__wrapped__(mp.backend.cpu, n_rows, index, rows)
+    got = devices.scatter_add_rows(mp.backend.cpu, n_rows, index, rows)
+    assert (got is NotImplemented) == (n_rows == 2)
+    assert got is NotImplemented or got.tobytes() == expected.tobytes()
 
 
 B, H, L, E = 32, 4, 64, 16  # products so small that BLAS has one thread for each

@@ -73,11 +73,12 @@ def share(f: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
 
 
 def elementwise(f: Callable[..., Any], x: Any, *others: Any) -> Any:
-    """f(x, *others), which has x's shape, dtype and memory order, in parts along x's slowest axis: so small that f's
-    intermediate values stay in the cache. NotImplemented where x is small, or there is one part alone.
+    """f(x, *others), which has x's shape, dtype and memory order, in parts along x's slowest axis.
+
+    NotImplemented where x is small, or there is one part alone.
     """
     axis = max(range(x.ndim), key=x.strides.__getitem__, default=None)
-    if axis is None or x.size < LEAST or len(parts := slices(x.shape[axis], x.size, CACHED // 4)) < 2:
+    if axis is None or x.size < LEAST or len(parts := slices(x.shape[axis], x.size, CACHED)) < 2:
         return NotImplemented
     y = np.empty_like(x)
 

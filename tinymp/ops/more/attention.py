@@ -80,7 +80,10 @@ class Attention(Op):
             mask = self.xp.arange(s.shape[-1]) <= self.xp.arange(s.shape[-2])[:, None]
         if mask is None:
             return s
-        return self.xp.where(mask, s, -INF) if mask.dtype == bool else s + widen(mask)
+        if mask.dtype != bool:
+            return s + widen(mask)
+        # a mask is mostly small. Next to the limit, fmin passes a nan over as well
+        return self.xp.fmin(s, self.xp.where(mask, s.dtype.type(INF), s.dtype.type(-INF)))
 
     def growth(self) -> float:
         """How much larger dropout makes the weights that it keeps."""
