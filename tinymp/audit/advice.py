@@ -21,7 +21,7 @@ from .numbers import dtypes
 
 FLUSHED = 0.01  # share of results that become 0 from which on it is worth a look
 SKIPPED = 0.05  # share of iterations: NVG section 2.3.2 has steps skipped "infrequently"
-PAD_FROM = 0.001  # share of the operations from which on padding is worth the trouble
+PAD_FROM = 0.01  # share of the operations from which on padding is worth the trouble
 SEARCH_SKIPS = 16  # skipped steps that a scale which starts at 2^16 may need to find its value
 SHORTEST = 4  # steps, from which on it is said that most of them were skipped
 SPOILS = 65  # importance from which on the training itself suffers

@@ -23,7 +23,7 @@ from ..precision import MOVEMENT, Policy, current_policy, use
 from ..tensor import Tensor
 from .ledger import Rounding
 from .listener import Instrument, Place
-from .sampling import ByTensor, version_of_result
+from .sampling import ByTensor, table, version_of_result
 
 OFF = 0.1  # of the exact result, from which on a result counts as wrong
 FEW = 0.01  # share of results up to which wrong ones are not worth a word
@@ -502,7 +502,19 @@ class Patterns(Instrument):
     @property
     def looked_at(self) -> int:
         """How many places fit a pattern."""
+        self._try()
         return len(self._sites)
+
+    def __str__(self) -> str:
+        self._try()
+        counts = "infinite", "zero", "wrong"
+        rows = [("op", "by hand", "lines", "calls", "tried", *counts, *[f"{name} with op" for name in counts])]
+        for site, *both in self._sites.values():
+            cells = [f"{getattr(one, name):,}" for one in both for name in counts]
+            rows.append(
+                (site.op, site.instead.partition(" of ")[2], site.lines, str(site.calls), str(site.tried), *cells)
+            )
+        return table(rows, left=(0, 1, 2)) if self._sites else f"none of {len(RULES)} patterns was found"
 
 
 def _gains(lines: Outcome, safe: Outcome) -> bool:
