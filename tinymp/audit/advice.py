@@ -77,7 +77,7 @@ def written_by_hand(found: Found) -> Iterator[Given]:
             f"Write {name} {one['instead']}",
             f"of {by_hand['rounded']:,} numbers on the way {infinite} became infinite and {zero} zero, and "
             f"{by_hand['wrong']:,} of {by_hand['results']:,} results ({wrong:.1%}) are not finite or off by a tenth; "
-            f"{name} on the same numbers: {with_op['infinite']:,}, {with_op['zero']:,} and {with_op['wrong']:,}, as "
+            f"the same numbers {one['how']}: {with_op['infinite']:,}, {with_op['zero']:,} and {with_op['wrong']:,}, as "
             f"{one['why']}. .float() afterwards brings nothing back",
             one["lines"],
             wrong,
