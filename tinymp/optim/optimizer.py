@@ -119,7 +119,8 @@ class Optimizer(Groups):
             g, state = p.grad_array, self.state_of(group, p)
             counts = {"step": int(state["step"]) + 1, "since": int(state.get("since", 0))}
             arrays = {name: rows_of(state[name], g) for name in self.initial(group)}
-            w, new = self.updated(rows_of(p.master, g), values_of(g), p.grad_scale, arrays, counts, group)
+            updated = find(Optimizer.updated, backend.of(p.array).name) or Optimizer.updated
+            w, new = updated(self, rows_of(p.master, g), values_of(g), p.grad_scale, arrays, counts, group)
             state["step"] = counts["step"]
             for name, array in new.items():
                 if array is not state[name]:  # FP16 state, or rows
