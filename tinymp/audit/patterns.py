@@ -30,7 +30,7 @@ OFF = 0.1  # of the exact result, from which on a result counts as wrong
 LOSSES = {"cross_entropy", "mse_loss", "binary_cross_entropy_with_logits", ".float()"}  # their results are FP32
 _REFUSED = IndexError, TypeError, ValueError, RuntimeError
 FEW = 0.01  # share of results up to which wrong ones are not worth a word
-WAITING = 64  # matches that wait to be tried
+WAITING = 16  # matches that wait to be tried, and keep their numbers
 
 
 class Rule(NamedTuple):
