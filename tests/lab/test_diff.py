@@ -2,7 +2,9 @@
 
 import json
 import math
+import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -92,7 +94,7 @@ def test_two_runs_that_part_at_a_known_op_and_step(cls, phase, module, op, name,
 
 def test_a_run_and_its_repetition_are_the_same(tmp_path):
     found = diff(job(tmp_path / "a"), job(tmp_path / "b"))
-    assert found.same and found.first is found.beyond is found.parted is None
+    assert found.same and found.first is found.beyond is found.unmatched is None
     assert [(s.differ, s.worst, s.loss_a == s.loss_b) for s in found.steps] == [(0, 0.0, True)] * 5
     assert "No difference, bit for bit: 225 tensors in 5 steps." in str(found)
     assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path)]) == 0
@@ -126,12 +128,137 @@ def test_another_policy_is_compared_in_values(tmp_path):
 
 def test_an_op_more(tmp_path):
     found = diff(small(tmp_path / "a"), small(tmp_path / "b", more=True, steps=2))
-    iteration, which, line = found.parted
+    iteration, which, line = found.diverges
     assert (iteration, which, line.op) == (0, "B", "relu") and found.only[0] == 0 and found.only[1] > 4
     assert found.unpaired == [1, 0]
-    assert (found.first.a.op, found.first.rewired, found.first.inputs) == ("cross_entropy", True, None)
-    assert "not made from the same tensors" in found.why()
-    assert "in B alone" in str(found)
+    assert (found.first.a.op, found.first.rewired) == ("cross_entropy", True) and found.first.inputs > 0.1
+    assert "an op before it is in one run alone, relu forward (" in found.why()
+    assert "Unmatched in step 0: 0 ops in A alone, 2 in B alone, 0 in another order" in str(found)
+
+
+class Net(nn.Module):
+    """Two branches, whose parts can be others. All layers are made in the same order: they draw the same weights."""
+
+    def __init__(self, edits):
+        super().__init__()
+        self.edits, self.stem = edits, nn.Linear(8, 16)
+        self.left, self.right, self.norm = nn.Linear(16, 16), nn.Linear(16, 16), nn.LayerNorm(16)
+        self.tail = nn.Sequential(*[nn.Linear(16, 16) for _ in range(3)])
+        self.head, self.extra, self.drop = nn.Linear(16, 3), nn.Linear(16, 16), nn.Dropout(0.3)
+        middle = list(self.tail)
+        if "front" in edits:
+            middle = [self.extra, *middle]
+        if "middle" in edits:
+            del middle[1]
+        if "norms" in edits:
+            middle = [part for one in middle for part in (one, nn.LayerNorm(16))]
+        self.tail = nn.Sequential(*middle)
+
+    def branches(self, x):
+        if "swap" in self.edits:
+            right = ops.relu(self.right(x))
+            return ops.relu(self.left(x)) + right
+        return ops.relu(self.left(x)) + ops.relu(self.right(x))
+
+    def forward(self, x):
+        has = self.edits.__contains__
+        x = ops.matmul(x, self.stem.weight.T) + self.stem.bias if has("split stem") else self.stem(x)
+        x = ops.tanh(x) if has("tanh") else ops.relu(x)
+        if has("layer"):
+            x = ops.relu(self.extra(x))
+        if has("drop"):
+            x = self.drop(x)
+        if has("useless"):
+            x = x.reshape(20, 4, 4).reshape(20, 16) * 1.0
+        if has("half"):
+            x = x.half().float()
+        y = self.branches(x)
+        if has("skip"):
+            y = y + x
+        y = y if has("no norm") else self.norm(y)
+        if has("late drop"):
+            y = self.drop(y)
+        return self.head(self.tail(y))
+
+
+def net(folder, *edits, policy=mp.FP32, seed=0, steps=2):
+    mp.manual_seed(seed)
+    model = policy.cast(Net(edits))
+    optimizer, batches = optim.SGD(model.parameters(), lr=0.05), rng(seed + ("data" in edits))
+    with mp.audit(trace=folder), mp.use(policy):
+        for i in range(steps):
+            y = model(policy.cast(mp.tensor(batches.standard_normal((20, 8)).astype("float32"))))
+            t = mp.tensor(batches.integers(0, 3, 20))
+            loss = ops.nll_loss(ops.log_softmax(y, 1), t) if "split loss" in edits else ops.cross_entropy(y, t)
+            if i and "late" in edits:
+                loss = loss * 1.25
+            loss.backward()
+            optimizer.step(allow_missing=True)
+            optimizer.zero_grad()
+    return folder
+
+
+LOSS = 14  # ops of a loss in two functions that are not the last of each
+# what is done to A and to B; where they part: in one alone, or in an op of both; ops left in A, in B, and moved
+PAIRS = [
+    ("", "layer", "B model.extra linear forward", (0, 2, 0)),
+    ("layer", "", "A model.extra linear forward", (2, 0, 0)),
+    ("", "drop", "B model.drop dropout forward", (0, 1, 0)),
+    ("drop", "late drop", "A model.drop dropout forward", (1, 1, 0)),
+    ("", "useless", None, (0, 3, 0)),
+    ("useless", "drop", "B model.drop dropout forward", (3, 1, 0)),
+    ("", "swap", None, (0, 0, 2)),
+    ("swap", "drop", "B model.drop dropout forward", (0, 1, 2)),
+    ("swap", "layer, no norm", "B model.extra linear forward", (1, 2, 2)),
+    ("", "split stem", None, (0, 2, 0)),
+    ("split stem", "drop, skip", "B model.drop dropout forward", (2, 2, 0)),
+    ("", "split loss", " cross_entropy backward (input)", (0, LOSS, 0)),
+    ("split loss", "skip", "B model add forward", (LOSS, 1, 0)),
+    ("", "half", "B model cast forward", (0, 2, 0)),
+    ("", "tanh", " model relu forward", (0, 0, 0)),
+    ("", "front", "B model.tail.0 linear forward", (0, 1, 0)),
+    ("norms", "norms, front", "B model.tail.0 linear forward", (0, 2, 0)),
+    ("front", "middle", "A model.tail.0 linear forward", (2, 0, 0)),
+    ("", "middle, late", "A model.tail.1 linear forward", (1, 0, 0)),
+    ("", "no norm", "A model.norm layer_norm forward", (1, 0, 0)),
+    ("useless, swap", "data", " input of model.stem linear forward", (3, 0, 2)),
+    ("", "late", "B mul forward", (0, 1, 0)),
+    ("swap, middle", "front, split loss", "B model.tail.0 linear forward", (0, 2 + LOSS, 2)),
+    ("layer", "drop, split stem, swap", "A model.extra linear forward", (1, 2, 2)),
+]
+
+
+@pytest.mark.parametrize(("number", "a", "b", "parts", "left"), [(i, *pair) for i, pair in enumerate(PAIRS)])
+def test_programs_that_differ_are_lined_up(number, a, b, parts, left, tmp_path):
+    folders = [net(tmp_path / name, *edits.split(", "), seed=number) for name, edits in (("a", a), ("b", b))]
+    found = diff(*folders)
+    assert (found.diverges and f"{found.diverges[1]} {found.diverges[2]}") == parts
+    ops = found.unmatched and (len(found.unmatched.a), len(found.unmatched.b), found.unmatched.moved)
+    assert (ops or (0, 0, 0)) == left
+    names = {p.a.name: p.b.name for p in found.depth if p.a.role == "parameter"}
+    updates = {p.a.module: p.b.module for p in found.depth if p.a.role == "update"}
+    assert names == updates and names  # layers after another one have other names
+
+
+@pytest.mark.parametrize(
+    ("b", "parts"),
+    [
+        ([8, 16, 24, 32, 12], "model.3 linear forward"),
+        ([8, 16, 32, 32, 12], "model.6 linear forward"),
+        ([8, 16, 32, 12, 12], "model.9 linear forward"),
+    ],
+)
+def test_a_layer_more_after_which_all_weights_are_others(b, parts, tmp_path):
+    """Names, weights and values differ from there on; what is left says enough."""
+    for name, widths in (("a", [8, 16, 32, 12]), ("b", b)):
+        mp.manual_seed(0)
+        layers = [(nn.Linear(n, m), nn.BatchNorm1d(m), nn.ReLU()) for n, m in pairwise(widths)]
+        model = nn.Sequential(*[one for some in layers for one in some], nn.Linear(12, 3))
+        with mp.audit(trace=tmp_path / name):
+            model(mp.tensor(rng(0).standard_normal((20, 8)).astype("float32"))).sum().backward()
+    found = diff(tmp_path / "a", tmp_path / "b")
+    assert (found.diverges[1], str(found.diverges[2])) == ("B", parts)
+    assert found.unmatched.a == [] and [x.op for x in found.unmatched.b] == ["linear", "batch_norm", "relu"]
 
 
 def test_another_learning_rate_and_another_clipping(tmp_path):
@@ -194,6 +321,60 @@ def test_a_killed_run_is_compared_as_far_as_it_goes(tmp_path):
         diff(tmp_path / "a", tmp_path / "b")
 
 
+TRACED = """
+import sys
+import multiprocessing
+import tinymp as mp
+from tinymp import ops
+
+def work(i):
+    with mp.audit(trace=sys.argv[1]):
+        ops.exp(mp.full((3,), float(i)))
+
+if __name__ == "__main__":
+    with mp.audit(trace=sys.argv[1]):
+        ops.exp(mp.ones(2))
+        several = [multiprocessing.get_context(how).Process(target=work, args=(i,))
+                   for i, how in enumerate(("spawn", "fork", "spawn"))]
+        for one in several:
+            one.start()
+        for one in several:
+            one.join()
+        ops.exp(mp.ones(2))
+"""
+
+
+def test_each_process_has_its_own_file(tmp_path):
+    (tmp_path / "own.py").write_text(TRACED)
+    for name in ("a", "b", "a"):
+        subprocess.run([sys.executable, tmp_path / "own.py", tmp_path / name], check=True)
+    files = {path.name: Run(path) for path in (tmp_path / "a").iterdir()}
+    assert sorted(files) == ["trace.1.jsonl", "trace.2.jsonl", "trace.3.jsonl", "trace.jsonl"]
+    steps = {name: [line.shape for step in run.steps() for line in step.lines] for name, run in files.items()}
+    assert steps["trace.jsonl"] == [(2,)] * 4 and all(run.ended == "" for run in files.values())
+    for name in sorted(files):
+        assert steps[name][0] == ((2,) if name == FILE else (3,))
+        found = diff(tmp_path / "a" / name, tmp_path / "b" / name)
+        assert found.same and "beside it other processes" in str(found)
+    with mp.audit(trace=tmp_path / "a"), open(tmp_path / "a" / "trace.2.jsonl") as other:
+        assert other.read().count("\n") > 2  # one audit does not touch another's
+
+
+def test_runs_of_other_machines_and_versions(tmp_path):
+    """Headers, callers and places may hold what this version does not know."""
+    a, b = job(tmp_path / "a"), job(tmp_path / "b")
+    lines = [json.loads(text) for text in (b / FILE).read_text().splitlines()]
+    lines[0]["environment"] |= {"tinymp": "9.0", "python": "3.20", "system": "Windows", "further": "1"}
+    lines[0]["host"] = "other"
+    for line in lines[1:]:
+        if isinstance(line, dict) and "place" in line:
+            line |= {"caller": f"C:\\moved\\{line['caller']}", "device": "gpu", "thread": 3}
+    (b / FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = diff(a, b)
+    assert found.same and found.configuration["tinymp"][1] == "9.0" and found.configuration["further"] == ("-", "1")
+    assert found.configuration["device"] == ("cpu", "gpu")
+
+
 def test_what_cannot_be_compared(tmp_path):
     good = squares(tmp_path / "good", 1.0)
     with pytest.raises(FileNotFoundError, match=r"diff: there is no trace in '.*missing': `tinymp audit --trace --out"):
@@ -245,7 +426,17 @@ def test_on_the_command_line(tmp_path, capsys, monkeypatch):
     assert main(["diff", "a", "b"]) == 1
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
-    assert "script.py 0" in printed and "script.py 2" in printed and "\nwrote diff.json to runs/diff" in printed
+    assert (
+        "script.py 0" in printed and "script.py 2" in printed and "\nwrote diff.json, diff.html to runs/diff" in printed
+    )
     content = json.loads((tmp_path / "runs" / "diff" / "diff.json").read_text())
     assert content["first"]["what"] == "model.0.weight" and len(content["steps"]) == 6
     assert content["configuration"]["seed"] == ["0", "2"]
+    page = (tmp_path / "runs" / "diff" / "diff.html").read_text()
+    assert "http" not in page.replace("http-equiv", "") and page.count("<table>") == page.count("</table>") == 3
+    for text in (
+        "First difference: step 0, model.0.weight",
+        "another seed, or other weights",
+        "model.2 linear backward",
+    ):
+        assert text in page

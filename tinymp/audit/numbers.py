@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 NUMBERS = (int, float)
+LONG = 30  # seconds: what takes longer says so
 SPACE = "\N{NO-BREAK SPACE}"
 
 
@@ -92,6 +93,14 @@ def _raised(exponent: int) -> str:
 def dtypes(names: Any) -> str:
     """ "float16, float32" as FP16, FP32."""
     return str(names or "–").replace("bfloat", "BF").replace("float", "FP") if names != "-" else "–"
+
+
+def lasts(seconds: float) -> str:
+    """How long something takes: 45 s, 12 min, 3.5 h."""
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.2g} {name}"
+    return f"{seconds:.0f} s"
 
 
 def many(n: float, noun: str) -> str:
