@@ -36,10 +36,11 @@ def test_it_counts_what_it_was_not_told():
     [(SPOILS, PROBLEM), (SPOILS - 1, LOOK), (LOOK_FROM, LOOK), (LOOK_FROM - 1, NOTE), (None, NOTE)],
 )
 def test_a_sentence_weighs_as_much_as_the_advice(importance, level):
-    text = "3 finite numbers became infinite outside the backward pass; the most in a linear forward (train.py:7), "
-    text += "3 % of its numbers."
+    head = "Of 100 rounded numbers, 3 (3 %) became infinite, 0 (0 %) zero and 0 (0 %) subnormal."
+    most = "The most infinities outside the backward pass: 3 in a linear forward (train.py:7), 3 % of its numbers and "
+    most += "100 % of these infinities."
     given = [] if importance is None else [advice("overflows", importance)]
-    assert said(level, *given, advice("steps_that_no_scale_mends"), ledger=[FORWARD]) == [text]
+    assert said(level, *given, advice("steps_that_no_scale_mends"), ledger=[FORWARD]) == [head, most]
 
 
 def test_every_rule_that_a_sentence_names_is_one_and_speaks_of_it():
@@ -57,3 +58,34 @@ def test_an_evaluation_is_not_asked_about():
     evaluation = {**step, "m": 250, "misaligned": ["m"], "eligible": False}
     assert "100 % of the work in 2 matrix products." in said(FINE, products=[step, back, evaluation])[-1]
     assert "0 % of the work in 1 matrix product (1 with" in said(NOTE, products=[evaluation])[-1]  # nothing was trained
+
+
+@pytest.mark.parametrize(
+    ("largest", "infinite", "end"),
+    [
+        (1.5, None, ": the weight gradient of net.a is up to 1.5, so 49,152 of 65,504."),
+        (
+            0.5,
+            None,
+            ": the weight gradient of net.a is up to 0.5, so 16,384 of 65,504, and no scaler takes a larger one.",
+        ),
+        (1.5, 2.0**16, ": at 2¹⁶ the weight gradient of net.a was infinite."),
+    ],
+)
+def test_the_best_scale_says_what_limits_it(largest, infinite, end):
+    ceiling = {"name": "net.a", "role": "weight gradient", "largest": largest, "infinite": infinite}
+    found = said(NOTE, histograms={"best_scale": 2.0**15, "ceiling": ceiling})
+    assert f"The best constant loss scale is 2¹⁵{end}" in found
+
+
+def test_a_run_without_advice_says_that_and_what_was_looked_at():
+    text = summary.nothing(
+        {"ledger": [BACKWARD], "summary": {"iterations": 4}, "scale": {"skipped": [1]}, "by_hand": 2}
+    )
+    head, seen = text.replace("\xa0", " ").splitlines()
+    assert head == (
+        "Nothing to report. Of 1,000 rounded numbers, 3 (0.3 %) became infinite and 20 (2 %) zero; "
+        "1 of 4 steps (25 %) were skipped."
+    )
+    assert seen.startswith("Looked at: 1 row of ops at their lines, 0 tensors") and "(at 2 places)" in seen
+    assert summary.nothing({}) == "Nothing ran in the audited block."

@@ -21,7 +21,7 @@ from .numbers import dtypes
 
 FLUSHED = 0.01  # share of results that become 0 from which on it is worth a look
 SKIPPED = 0.05  # share of iterations: NVG section 2.3.2 has steps skipped "infrequently"
-PAD_FROM = 0.001  # share of the operations from which on padding is worth the trouble
+PAD_FROM = 0.01  # share of the operations from which on padding is worth the trouble
 SEARCH_SKIPS = 16  # skipped steps that a scale which starts at 2^16 may need to find its value
 SHORTEST = 4  # steps, from which on it is said that most of them were skipped
 SPOILS = 65  # importance from which on the training itself suffers
@@ -65,10 +65,34 @@ def advise(found: Found) -> list[Advice]:
 # ----------------------------------------------------------------------------------------------------- forward overflow
 
 
+def written_by_hand(found: Found) -> Iterator[Given]:
+    for one in found.patterns:
+        by_hand, with_op = one["by_hand"], one["with_op"]
+        name = one["op"] if one["op"].startswith(".") else f"ops.{one['op']}"
+        infinite, zero = (
+            f"{by_hand[n]:,} ({by_hand[n] / max(by_hand['rounded'], 1):.1%})" for n in ("infinite", "zero")
+        )
+        wrong = by_hand["wrong"] / max(by_hand["results"], 1)
+        yield Given(
+            f"Write {name} {one['instead']}",
+            f"of {by_hand['rounded']:,} numbers on the way {infinite} became infinite and {zero} zero, and "
+            f"{by_hand['wrong']:,} of {by_hand['results']:,} results ({wrong:.1%}) are not finite or off by a tenth; "
+            f"the same numbers {one['how']}: {with_op['infinite']:,}, {with_op['zero']:,} and {with_op['wrong']:,}, as "
+            f"{one['why']}. .float() afterwards brings nothing back",
+            one["lines"],
+            wrong,
+        )
+
+
+def _by_hand(found: Found) -> set[tuple[str, str]]:
+    """The ops, with their lines, of which `written_by_hand` speaks."""
+    return {(op, caller) for one in found.patterns for op, caller in one["ops"]}
+
+
 def overflows(found: Found) -> Iterator[Given]:
     """Only outside of backward: there, the loss scaler skips the step."""
     for row in found.ledger:
-        if row.phase != "backward" and row.infinite:
+        if row.phase != "backward" and row.infinite and (row.op, row.caller) not in _by_hand(found):
             name = half_in(row.written) or float32.name
             wider = "FP64" if name == float32.name else "FP32"
             end = f"{LARGEST[name]:,.0f}" if name == float16.name else f"{LARGEST[name]:.2e}"
@@ -76,8 +100,8 @@ def overflows(found: Found) -> Iterator[Given]:
             ends = f"{dtypes(name)} ends at {end}" if known else "a format of its operands ends below"
             yield Given(
                 f"Keep {_of(row)} within {dtypes(name)}: scale its inputs down, or compute it in {wider}",
-                f"{row.infinite:,} of {row.rounded:,} results became infinite; the largest was {row.largest:.4g}, "
-                f"and {ends}",
+                f"{row.infinite:,} of {row.rounded:,} results ({row.infinite / row.rounded:.1%}) became infinite; the "
+                f"largest was {row.largest:.4g}, and {ends}; {wider} holds all of them",
                 _where(row),
             )
 
@@ -96,10 +120,12 @@ def overflows_not_skipped(found: Found) -> Iterator[Given]:
 
 def underflows(found: Found) -> Iterator[Given]:
     for row in found.trained:
-        if row.phase == "forward" and row.rounded >= LEAST_NUMBERS and row.zero > FLUSHED * row.rounded:
+        many = row.phase == "forward" and row.rounded >= LEAST_NUMBERS and row.zero > FLUSHED * row.rounded
+        if many and (row.op, row.caller) not in _by_hand(found):
             share, to = row.zero / row.rounded, ", below 2^-25 = 3e-8" * (half_in(row.written) == float16.name)
             text = f"See whether {_of(row)} needs its small values: scale them up, or compute it in FP32"
-            yield Given(text, f"{share:.1%} of {row.rounded:,} results were not 0 and became 0{to}", _where(row), share)
+            why = f"{row.zero:,} of {row.rounded:,} results ({share:.1%}) were not 0 and became 0{to}; FP32 keeps them"
+            yield Given(text, why, _where(row), share)
 
 
 # ----------------------------------------------------------------------------------------------------------- loss scale
@@ -115,22 +141,24 @@ def loss_scale_too_small(found: Found) -> Iterator[Given]:
     zero, rounded = sum(row.zero for row in rows), sum(row.rounded for row in rows)
     if found.ledger and rounded < LEAST_NUMBERS:
         return
-    share, of = zero / max(rounded, 1), "values rounded in backward"
-    for one in found.histograms.get("lost", ()):
+    share, of, n = zero / max(rounded, 1), "values rounded in backward", rounded
+    lost = found.histograms.get("lost", ())
+    for one in lost:
         if "gradient" in one["role"] and one["scale"] == scale and one["zero"] > share:
-            share, of = one["zero"], f"{one['role']}s"
-    if share <= FLUSHED:
+            share, of, n = one["zero"], f"{one['role']}s", one.get("values", 0)
+    then = next((x["zero"] for x in lost if of == f"{x['role']}s" and x["scale"] == best), None)
+    if share <= FLUSHED or share == then:  # tried on the gradients seen: it changes nothing
         return
     now = "" if scale is None else f" from {scale:,g}" if scale < 1 else f" from {scale:,.0f}"
     to = "with optim.DynamicLossScaler" if best is None else f"to {best:,.0f}, or use optim.DynamicLossScaler"
     margin = found.histograms.get("margin")
     factor = f", by a factor of {margin:.3g}" if margin else ""
-    room = "" if best is None else f"; at {best:,.0f} none overflows{factor}"
+    zeros = "" if then is None else f"{then:.1%} do, and "
+    room = "" if best is None else f"; at {best:,.0f} {zeros}none overflows{factor}"
     worst = max(rows, key=lambda row: row.zero, default=None)
     where = "" if worst is None or not worst.zero else f"most of them in {_of(worst)}, {_where(worst)}"
-    yield Given(
-        f"Raise the loss scale{now} {to}", f"{share:.1%} of the {of} that are not 0 become 0{room}", where, share
-    )
+    why = f"{share * n:,.0f} of {n:,} {of} that are not 0 ({share:.1%}) become 0{room}"
+    yield Given(f"Raise the loss scale{now} {to}", why, where, share)
 
 
 def loss_scale_too_large(found: Found) -> Iterator[Given]:
@@ -138,10 +166,15 @@ def loss_scale_too_large(found: Found) -> Iterator[Given]:
     changes = {s for _, s in found.scale.get("history", ())}
     if best is None or scale is None or scale <= best or len(changes) > 1:  # a dynamic scale finds its way by itself
         return
-    yield Given(
-        f"Lower the loss scale from {scale:,.0f} to {best:,.0f}, or use optim.DynamicLossScaler",
-        f"{best:,.0f} is the largest power of two at which all gradients seen stay below 65,504",
-    )
+    at = {
+        one["scale"]: one for one in found.histograms.get("lost", ()) if "gradient" in one["role"] and one["overflow"]
+    }
+    if over := at.get(scale):
+        yield Given(
+            f"Lower the loss scale from {scale:,.0f} to {best:,.0f}, or use optim.DynamicLossScaler",
+            f"{over['overflow'] * over['values']:,.0f} of {over['values']:,} {over['role']}s "
+            f"({over['overflow']:.1%}) overflow; at {best:,.0f} all that were seen stay below 65,504",
+        )
 
 
 def steps_that_no_scale_mends(found: Found) -> Iterator[Given]:
@@ -294,7 +327,8 @@ def unaligned_products(found: Found) -> Iterator[Given]:
 # Advice of equal importance comes in this order.
 RULES: list[tuple[Callable[[Found], Iterator[Given]], str, float, float]] = [
     (model_in_fp32, "MPT 3, NVG 2.2", 64, 0),
-    (overflows, "NVG 2.1", 95, 0),
+    (written_by_hand, "NVG 2.1, 2.3.1", 95, 5),
+    (overflows, "NVG 2.1", 94, 0),
     (overflows_not_skipped, "NVG 2.3.2", 90, 0),
     (underflows, "NVG 2.1", 30, 20),
     (loss_scale_too_small, "MPT 3.2, NVG 2.3.2", 70, 20),

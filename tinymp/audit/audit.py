@@ -19,12 +19,13 @@ from .histograms import Exponents
 from .ledger import WORST, Ledger, Rows, jsonable
 from .listener import Instrument, Listener
 from .machine import info
+from .patterns import Patterns
 from .pictures import pictures
 from .products import Products
 from .report import write
 from .scales import Scales
 from .shadow import Shadow
-from .summary import findings
+from .summary import findings, nothing
 from .trace import Trace
 from .updates import LostUpdates
 
@@ -72,6 +73,7 @@ class Audit:
     scale         the loss scale, the steps that were skipped, and why (see `Scales`)
     bytes         what the arrays of a step take, by role and dtype (see `ByteLedger`)
     products      the sizes of all matrix products, and which of them Tensor Cores take (see `Products`)
+    patterns      what is written by hand, and loses what an op would keep (see `Patterns`)
     crash         when the loss or a weight first stopped being finite (see `Crash`)
     shadow        the error of every op in ulps, local and inherited (see `Shadow`); None unless asked for
     formats       what other formats would have lost (see `Formats`); None unless asked for
@@ -83,12 +85,14 @@ class Audit:
     ) -> None:
         self.histograms, self.updates, self.scale = Exponents(), LostUpdates(), Scales()
         self.bytes, self.products, self.shadow = ByteLedger(), Products(), Shadow() if shadow else None
-        self._ledger, self.formats = Ledger(), Formats(formats) if formats else None
+        self.patterns, self._ledger = Patterns(), Ledger()
+        self.formats = Formats(formats) if formats else None
         self.accumulators = Accumulators(accumulators) if accumulators else None
         self.crash = Crash(self.scale, stop_at)
         self._trace = None if trace is None else Trace(trace, every=every)
         own: list[Instrument | None] = [self.crash, self._ledger, self.histograms, self.updates]
-        own += [self.scale, self.bytes, self.products, self.shadow, self.formats, self.accumulators, self._trace]
+        own += [self.scale, self.bytes, self.products, self.patterns, self.shadow]
+        own += [self.formats, self.accumulators, self._trace]
         self._listener = Listener([*[i for i in own if i is not None], *instruments], every)
         self._part = f"one step in {every:,}" if every > 1 else ""
 
@@ -127,7 +131,8 @@ class Audit:
 
     def _found(self) -> Found:
         histograms, updates, scale = self.histograms.as_dict(), self.updates.as_dict(), self.scale.as_dict()
-        return Found(self.ledger, histograms, updates, scale, self.bytes.as_dict(), self.products.as_dict())
+        more = self.bytes.as_dict(), self.products.as_dict(), self.patterns.as_dict()
+        return Found(self.ledger, histograms, updates, scale, *more)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
@@ -140,6 +145,7 @@ class Audit:
             **found._asdict(),
             "ledger": [row.as_dict() for row in self.ledger],
             "crash": self.crash.found,
+            "by_hand": self.patterns.looked_at,
             **{name: one and one.as_dict() for name, one in asked.items()},
             "advice": [advice._asdict() for advice in advise(found)],
         }
@@ -156,13 +162,15 @@ class Audit:
         return f"<tinymp audit of {seen}; print it for a summary>"
 
     def __str__(self) -> str:
-        more = "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products, a.crash"
+        more = "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products, a.patterns, a.crash"
         asked = [name for name in ("shadow", "formats", "accumulators") if getattr(self, name) is not None]
         return f"{self.told()}\n\n{', a.'.join([more, *asked])} tell more; a.report(path) all."
 
     def told(self, width: int | None = None) -> str:
         """What to know, the advice, and the rows that lose most, in a table of at most so many characters' width."""
         content = self.as_dict()
+        if not (content["advice"] or self.crash.found):
+            return nothing(content).replace("\N{NO-BREAK SPACE}", " ")
         worst = self.ledger.sorted_by(*WORST)[:10]
         lossy = sum(row.infinite + row.zero + row.subnormal > 0 for row in worst)
         worst = worst[:lossy] or worst
