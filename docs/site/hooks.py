@@ -122,7 +122,8 @@ def on_files(files: Any, config: Any) -> Any:
 def answered(asked: re.Match) -> str:
     """Questions of docs/questions.md with what `tinymp explain` says to the first."""
     found = explain(asked[1])
-    lines = [f'<a href="source/{line.replace(":", ".html#L-")}">{name}</a>' for line, name in found.read.items()]
+    to = '<a href="source/{}"><code>{}</code></a>'
+    lines = [to.format(line.replace(":", ".html#L-"), name) for line, name in found.read.items()]
     rule, without, source = (html.escape(text) for text in found.topic[:3])
     return f"{asked[0]}\n\n{rule}\n\nWithout it: {without}\n\nRead {', '.join(lines)}. Source: {source}.\n\n"
 
@@ -131,6 +132,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links to files of the repository become links to the pages that show them; questions are answered."""
     weight = next((WEIGHTS[start] for start in WEIGHTS if page.file.src_uri.startswith(start)), 1)
     page.meta.setdefault("search", {"boost": weight})
+    if re.match("results/(table|figure|formats)", page.file.src_uri):
+        page.meta["hide"] = ["toc"]  # their tables are wide
     if page.file.src_uri == "questions.md":
         markdown = re.sub(r"^## (.*?\?).*$", answered, markdown, flags=re.M)
     for link, path in targets(page.file, reversed(list(LINK.finditer(markdown)))):

@@ -1,5 +1,6 @@
 """The site: mkdocs builds it without a warning, and its pages need nothing from elsewhere."""
 
+import html
 import inspect
 import json
 import os
@@ -50,6 +51,19 @@ def test_the_reference_has_what_there_is(site):
         documented = [n for n in documented if inspect.getsourcefile(getattr(package, n)) != package.__file__]
         missing = [n for n in documented if not re.search(rf'id="(?:tinymp|examples)\.[\w.]+\.{n}"', page)]
         assert not missing and len(documented) > 2, (name, missing)
+
+
+def test_signatures_wrap_and_headings_are_names(site):
+    for path in sorted((site / "reference").glob("*.html")):
+        page = path.read_text("utf-8")
+        signatures = re.findall(r'<div class="[^"]*highlight">(.*?)</div>', page, re.S)
+        shown = [html.unescape(re.sub("<[^>]+>", "", signature)).strip() for signature in signatures]
+        assert max(len(line) for signature in shown for line in signature.splitlines()) <= 80, path
+        assert not [text for text in shown if re.match(r"\w+(: Made)? = (_|unary)", text)], path  # the source of a row
+        assert "AdamW()" not in shown and "module-attribute" not in page
+        headings = re.findall(r"<h[1-6][^>]*>(.*?)</h", page, re.S)
+        names = [re.sub("<[^>]+>|\\s|&para;|\xb6", "", heading) for heading in headings]
+        assert all(re.fullmatch(r"[\w.]+", name) for name in names), (path, names)
 
 
 def test_the_search_finds_what_explain_says(site):
