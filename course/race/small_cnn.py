@@ -9,14 +9,9 @@ batch = 64
 
 def model():
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3, stride=2, padding=1),
-        nn.BatchNorm2d(8),
-        nn.ReLU(),
-        nn.Conv2d(8, 16, 3, stride=2, padding=1),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(16 * 7 * 7, 10),
+        *(nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU()),
+        *(nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(16 * 7 * 7, 10)),
     )
 
 

@@ -1,6 +1,6 @@
-"""The race: its budget, its measure, its board; and what is no entry."""
+"""The race: its budget, its measure, its command; and files that are no entry."""
 
-import json
+import re
 from pathlib import Path
 
 import pytest
@@ -58,38 +58,24 @@ def test_an_entry_that_diverges_has_a_finish(entry):
     ],
 )
 def test_what_is_no_entry(entry, more, says):
-    with pytest.raises(race.NoEntry, match=says):
+    with pytest.raises(ValueError, match=says):
         race.run(race.read(entry(more=more)), 1)
 
 
-def test_a_leaderboard(entry, tmp_path, capsys):
-    entry(name="a.py", lr="0.0001")
-    entry(name="b.py")
-    entry(name="c.py", more="1 / 0")
-    out = tmp_path / "out"
-    assert cli.main(["course", "race", str(tmp_path), "--budget", "0.02", "--out", str(out)]) == 1
-    said = capsys.readouterr()
-    assert said.out.index("1  b ") < said.out.index("2  a ") and "%" in said.out
-    assert "c.py did not race: ZeroDivisionError" in said.err
-    assert [f["entry"] for f in json.loads((out / "race.json").read_text())] == ["a", "b"]
-
-
-def test_equals_are_parted_by_bytes():
-    one, two = (race.Finish(name, "MIXED", 900, moved, 1, 1.0) for name, moved in (("more", 2), ("fewer", 1)))
-    assert race.board([one, two]).index("fewer") < race.board([one, two]).index("more")
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "nan", "x", "1e9"])
-def test_a_budget_that_is_none(text, capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["course", "race", "x.py", "--budget", text])
-    assert "expected a number of GiB, above 0" in capsys.readouterr().err
-
-
-def test_nothing_to_race(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["course", "race", str(tmp_path / "no.py")])
-    assert "expected an entry (FILE.py) or a folder of them" in capsys.readouterr().err
+def test_the_command(entry, tmp_path, capsys):
+    files = [str(entry(name=name, lr=lr)) for name, lr in (("a.py", "0.0001"), ("b.py", "0.1"))]
+    assert cli.main(["course", "race", *files, "--budget", "0.02"]) == 0
+    found = [float(share) for share in re.findall(r"\(MIXED\): ([\d.]+) % right after", capsys.readouterr().out)]
+    assert len(found) == 2 and found[0] < found[1]
+    for arguments, says in (
+        (["x.py", "--budget", "0"], "expected a number of GiB, above 0"),
+        (["x.py", "--budget", "nan"], "expected a number of GiB, above 0"),
+        (["x.py", "--budget", "x"], "invalid float value"),
+        ([str(tmp_path)], "expected an entry (FILE.py), found none at"),
+    ):
+        with pytest.raises(SystemExit):
+            cli.main(["course", "race", *arguments])
+        assert says in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", sorted(ENTRIES.glob("*.py")), ids=lambda path: path.stem)

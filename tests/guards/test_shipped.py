@@ -81,6 +81,9 @@ def test_a_wheel_has_all_that_runs(sdist, site):
     share = {f"examples/{name}" for name in examples}
     share |= {f"course/{name}" for name in below(copy / "course", "*")}
     assert package <= there and below(site / "tinymp" / "share", "*") == share
+    course = [path.read_text(encoding="utf-8") for path in (site / "tinymp" / "share" / "course").glob("[0-9]*.py")]
+    assert len(course) == 11 and not any("# SOLUTION" in text or "# END" in text for text in course)
+    assert all("your turn" in text and "# %% check" in text for text in course)
 
 
 def test_an_example_of_a_wheel_runs_and_an_audit_names_its_lines(site, tmp_path):
