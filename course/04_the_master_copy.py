@@ -147,6 +147,8 @@ def check_lost_updates(lost_updates, random):
     ask([1, 1], [2.0**-9, -(2.0**-9)], [False, False], "2^-9 is two steps of FP16 at 1: the weight moves.")
     ask([1, 2], [0, 0], [False, False], "An update of 0 is no update: it is not lost.")
     ask([1, 1 + 2.0**-10], [2.0**-11, 2.0**-11], [True, False], "Half a step is a tie: it goes to the even neighbour.")
+    hint = "Keep the sign of the update: below a power of two FP16's steps are half as long as above it."
+    ask([1, 1], [1.5 * 2.0**-12, -1.5 * 2.0**-12], [True, False], hint)
     hint = "Do not round the update itself. Add in FP32 first: one rounding, at the end."
     ask([1], [2.0**-11 * (1 + 2.0**-12)], [False], hint)
     ask([0, 2.0**-24], [2.0**-26, -(2.0**-26)], [True, True], "Where weights are tiny, FP16's steps are 2^-24.")

@@ -166,13 +166,15 @@ check(best_scale)
 
 # %% check
 def check_best_scale(best_scale, random):
-    for largest in (1.0, 0.75, 65504.0 / 4096, float(np.float32(2.0 ** random.uniform(-30, 10)))):
+    for largest in (1.0, 0.75, 65504.0 / 4096, 3e6, float(np.float32(2.0 ** random.uniform(-30, 10)))):
         g = np.float32([largest / 3, -largest, 0])
         want = 2.0 ** np.floor(np.log2(65504 / largest))
         want = want if want * largest < 65504 else want / 2
         hint = "The largest magnitude counts, and it may be a negative number."
         if largest == 65504.0 / 4096:
             hint = "S * max|g| must be below 65504, not equal to it."
+        if largest > 65504:
+            hint = "S may be below 1."
         close(best_scale(g), want, f"best_scale({short(g)})", rtol=0, hint=hint)
 
 
@@ -252,6 +254,17 @@ def _steps(random, step, scale):
     return found
 
 
+class _Uneven(nn.Module):
+    """The gradient of `big` is 1,000 times that of `small`, which comes last."""
+
+    def __init__(self):
+        super().__init__()
+        self.big, self.small = (nn.Parameter(np.zeros(1, np.float32)) for _ in range(2))
+
+    def forward(self, x):
+        return x * 0.0 + (self.big * 1000.0 + self.small)
+
+
 def check_scaled_step(scaled_step, random):
     for scale in (1.0, 2.0 ** int(random.integers(6, 10))):
         (result, change, model), (wanted, right, _) = _steps(random, scaled_step, scale)
@@ -277,6 +290,20 @@ def check_scaled_step(scaled_step, random):
     expect(
         all(p.grad is None for p in model.parameters()), f"{call} leaves infinite gradients behind for the next step."
     )
+    model = mp.MIXED.cast(_Uneven())
+    optimizer, seen = optim.SGD(model.parameters(), lr=0.5), []
+    step = optimizer.step
+    optimizer.step = lambda *rest: (seen.extend(p.grad.dtype for p in model.parameters()), step(*rest))[1]
+    x = mp.MIXED.cast(mp.tensor(np.full((4, 3), 10.0, np.float32)))
+    with mp.use(mp.MIXED):
+        result = scaled_step(model, optimizer, x, 64.0)
+    call = "if only the gradient of the first parameter overflows, scaled_step"
+    expect(not model.small.master.any(), f"{call} changes the others: ask whether all gradients are finite.")
+    expect(not result[1], f"{call} returns {result!r:.60}: the weights were not updated.")
+    with mp.use(mp.MIXED):
+        scaled_step(model, optimizer, x * 2.0**-8, 1.0)
+    hint = "Make them FP32 before you divide: FP16 loses what the scale has saved."
+    expect(all(d == np.float32 for d in seen), f"optimizer.step() sees gradients in {seen[:1]}. {hint}")
 
 
 # %%

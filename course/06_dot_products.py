@@ -412,7 +412,7 @@ def check_dot_tensor_core(dot_tensor_core, random):
         close(dot_tensor_core(a.copy(), b.copy(), bits, products, c), want, what, rtol=0, hint=hint)
 
     volta, ampere, hopper = ("volta", 23, 4), ("ampere", 24, 8), ("hopper", 25, 16)
-    t = 2.0**-12
+    t, u = 2.0**-12, 2.0**-8 + 2.0**-18
     for left, right, unit, c, hint in (
         ([1, t, t, t], [1, t, t, t], volta, 0.0, "Each small product is 2^-24: behind the last column."),
         ([t, t, t, t], [t] * 4, volta, 1.0, "The accumulator, 1, is one of those that are aligned."),
@@ -427,6 +427,15 @@ def check_dot_tensor_core(dot_tensor_core, random):
         ([1] * 8 + [2048], [0.125] * 8 + [2048], ampere, 0.0, "Only in the second step 2048 sets the columns."),
         ([0, 0, 0, 0], [1, 1, 1, 1], volta, 0.0, "Nothing but zeros is 0."),
         ([-9, -5.5, 3.75], [1, 1, 1], hopper, 0.0, "The magnitude counts, not the sign."),
+        ([2], [1], volta, -1 - 2.0**-23, "The accumulator is cut, too, before anything is added."),
+        ([0, u], [2, u], volta, 0.0, "What is 0 has no exponent: it sets no column."),
+        (
+            [t] * 4,
+            [t] * 4,
+            volta,
+            2.0**-20 + 2.0**-43,
+            "The accumulator is an FP32 number: its exponent may be below -14.",
+        ),
     ):
         a, b = np.float16(left), np.float16(right)
         ask(a, b, unit, c, f"dot_tensor_core({short(a)}, {short(b)}, {unit[1]}, {unit[2]}, {c})", hint)

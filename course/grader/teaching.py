@@ -29,7 +29,8 @@ def public(env):
 
 @test_case(name="{name}, other cases", hidden=True)
 def hidden(env):
-    hold("{name}", env, {seed})
+    for variant in ({seed}, {seed} + 1):
+        hold("{name}", env, variant)
 """
 
 

@@ -74,23 +74,18 @@ def mistakes(lesson):
 
 def answers(lesson):
     """(exercise, verdict, code) of answers.txt; there "wrong OLD >>> NEW" is an edit of the solution."""
-    kind = name = None
-    code = []
-    for line in [*(HERE / "answers.txt").read_text(encoding="utf-8").splitlines(), "= end"]:
-        begins = re.match(r"= (\w+)$|(right|wrong)$|wrong (.* >>> .*)$", line)
-        if begins and kind and name in lesson.exercises:
-            yield name, kind, "\n".join(code) + "\n"
-        if begins:
-            kind, code, name = begins[2], [], begins[1] or name
-        else:
-            code.append(line)
-        if begins and begins[3] and name in lesson.exercises:
-            text = notebook(lesson)[1][name]
-            for edit in begins[3].split(" ;; "):
+    text = (HERE / "answers.txt").read_text(encoding="utf-8")
+    for part in re.split(r"^= ", text, flags=re.MULTILINE)[1:]:
+        name, _, rest = part.partition("\n")
+        if name not in lesson.exercises:
+            continue
+        for verdict, edits, code in re.findall(r"^(right|wrong)\b(.*)\n((?:(?!right|wrong).*\n)*)", rest, re.MULTILINE):
+            solution = notebook(lesson)[1][name]
+            for edit in edits.strip().split(" ;; ") if edits else ():
                 old, new = edit.split(" >>> ")
-                assert old in text, f"{name}: {line}"
-                text = text.replace(old, new)
-            yield name, "wrong", text
+                assert old in solution, f"{name}: {edit}"
+                solution = solution.replace(old, new.replace("NOTHING", ""))
+            yield name, verdict, solution if edits else code
 
 
 @lessons
