@@ -457,6 +457,11 @@ def check_recurrent_step(recurrent_step, random):
                     p.copy_(q.master)
             before = [p.master.astype(np.float64) for p in mine.parameters()]
             states = tuple(s.detach() for s in right), got[2]
+    before = [p.master.copy() for p in mine.parameters()]
+    with mp.use(mp.MIXED):
+        recurrent_step(mine, optimizer, optim.StaticLossScaler(2.0**60), text[:4], text[1:5], None, 1.0)
+    same = all(np.array_equal(p.master, b) for p, b in zip(mine.parameters(), before))
+    expect(same, "with a scale of 2^60 gradients overflow, and recurrent_step changes weights: scaler.step skips this.")
 
 
 # %%

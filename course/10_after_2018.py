@@ -206,6 +206,8 @@ def check_format_for(format_for, random):
         (np.append(middle, large), "bf16", f"{large:.3g} is above 65504."),
         (np.append(middle, -large), "bf16", f"{-large:.3g} is large in magnitude."),
         (np.float32([2.0**-14, 65504, -65504]), "fp16", "Both ends belong to FP16."),
+        (np.float32([1, 65519]), "bf16", "65519 is above 65504."),
+        (np.float32([1, 2.0**-15]), "bf16", "2^-15 is below 2^-14: FP16 holds it, but as a subnormal number."),
         (np.zeros(3, np.float32), "fp16", "There is nothing but zeros."),
     ):
         got = format_for(x)

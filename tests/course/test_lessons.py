@@ -93,15 +93,14 @@ def test_right_and_wrong_answers(lesson):
     """Each is judged with the cases that students see and with others; a wrong one must fail with one of them."""
     found, counts = [], dict.fromkeys(lesson.exercises, (0, 0))
     for name, verdict, code in answers(lesson):
-        results = [judge(name, answer(lesson, name, code), variant) for variant in (0, 1)]
+        results = (judge(name, answer(lesson, name, code), variant) for variant in (0, 1))
+        bad = next((result for result in results if result.verdict != "right"), None)
         right, wrong = counts[name]
         counts[name] = right + (verdict == "right"), wrong + (verdict == "wrong")
-        if verdict == "right" and any(r.verdict != "right" for r in results):
-            found.append(f"{name} is right, but: {results[0].message or results[1].message}\n{code}")
-        if verdict == "wrong" and not any(r.verdict == "wrong" for r in results):
-            found.append(f"{name} is wrong, but passes:\n{code}")
+        if (bad is None) != (verdict == "right"):
+            found.append(f"{name} is {verdict}, but {bad or 'passes'}\n{code}")
     few = [f"{name}: {r} right and {w} wrong answers" for name, (r, w) in counts.items() if r < 2 or w < 5]
-    assert not found, "\n".join([f"{len(found)} of them:", *found, *few])
+    assert not found + few, "\n".join([f"{len(found)} of them:", *found, *few])
 
 
 @lessons
