@@ -318,7 +318,9 @@ def check_MasterSGD(MasterSGD, random):
         exact = [w - lr * g.astype(np.float64) for w, g in zip(exact, gradients)]
         call = f"after {n} step{'s' * (n > 1)} with lr={lr:.4g},"
         for i, w in enumerate(exact):
-            hint = "Update the FP32 masters, not the FP16 copies, and multiply in FP32."
+            hint = "Update the FP32 masters, not the FP16 copies, by lr * g: multiply in FP32."
+            if (np.asarray(mine.masters[i]) > weights[i]).all():
+                hint = "All gradients are positive here: w - lr * g becomes smaller."
             if np.array_equal(mine.masters[i], weights[i]):
                 hint = "They did not change at all: the master must get the update."
             # a step rounds lr, its product and the difference, each by 2^-24 of numbers below 8

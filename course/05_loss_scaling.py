@@ -106,9 +106,10 @@ from tinymp.course.checking import close, expect, short
 
 def check_lost(lost, random):
     few = np.float32([2.0**-26, 2.0**-20, 0, 1])
-    close(
-        lost(few, 1), 1 / 3, f"lost({short(few)}, 1)", hint="A gradient that was 0 already is neither lost nor counted."
-    )
+    got, hint = lost(few, 1), "A gradient that was 0 already is neither lost nor counted."
+    if got in (2 / 3, 1):
+        hint = "FP16 holds 2^-20, as a subnormal number." if got < 1 else "Divide by how many are not 0."
+    close(got, 1 / 3, f"lost({short(few)}, 1)", hint=hint)
     close(lost(few, 1024), 0.0, f"lost({short(few)}, 1024)", hint="Multiply first, round to FP16 then.")
     close(lost(np.zeros(3, np.float32), 8), 0.0, "lost(an array of zeros, 8)", hint="There is nothing to lose.")
     many = np.float32(2.0 ** random.uniform(-40, 0, 500) * random.choice([-1, 1], 500))
@@ -175,7 +176,12 @@ def check_best_scale(best_scale, random):
             hint = "S * max|g| must be below 65504, not equal to it."
         if largest > 65504:
             hint = "S may be below 1."
-        close(best_scale(g), want, f"best_scale({short(g)})", rtol=0, hint=hint)
+        got = best_scale(g)
+        if np.isreal(got) and np.log2(got) % 1:
+            hint = "S is a power of two."
+        elif got < want:
+            hint = "Twice as large a scale does not overflow either."
+        close(got, want, f"best_scale({short(g)})", rtol=0, hint=hint)
 
 
 # %%
@@ -273,12 +279,17 @@ def check_scaled_step(scaled_step, random):
             isinstance(result, tuple) and len(result) == 2, f"{call} returns {result!r:.60}, expected (loss, updated)."
         )
         close(
-            result[0], wanted[0], f"the loss of {call}", rtol=0.02, hint="Return the loss itself, not S times the loss."
+            result[0],
+            wanted[0],
+            f"the loss of {call}",
+            rtol=0.02,
+            hint="Return ops.mse_loss(model(x), x) itself, not S times the loss.",
         )
         expect(np.isfinite(change).all(), f"{call} made weights infinite or NaN.")
         expect(np.abs(change).max() > 0, f"{call} changed no weight. Did you call optimizer.step()?")
         ratio = float(np.median(change[right != 0] / right[right != 0]))
         hint = "Divide each p.grad by S before optimizer.step()." if ratio > 2 else "Compare with a step in FP32."
+        hint = "Multiply the loss by S before its backward()." if ratio < 0.5 else hint
         expect(abs(ratio - 1) < 0.1, f"{call} moves the weights {ratio:.3g} times as far as FP32 does. {hint}")
         left = [p.grad for p in model.parameters() if p.grad is not None]
         expect(not left, f"{call} leaves gradients behind: call optimizer.zero_grad() at the end.")

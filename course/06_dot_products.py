@@ -231,7 +231,7 @@ def check_worst_case(worst_case, random):
             1,
             "One product, one rounding: 2^-11. (2^-10 is the spacing of FP16 at 1; a rounding is off by half of it.)",
         ),
-        (8, 4, "Two chunks, two roundings."),
+        (8, 4, "Two chunks, two roundings: (1 + 2^-11)^2 - 1."),
         (9, 4, "The last product is a chunk of its own: three roundings."),
         (4, 64, "A short chunk is rounded once, too."),
         (size, 1, "The factors multiply: (1 + 2^-11) to the power of the roundings, minus 1."),
@@ -328,7 +328,7 @@ def check_exponent(exponent, random):
     for x, hint in (
         (1.0, "1 = 1 * 2^0. math.frexp's fraction lies in [0.5, 1), so its e is one larger."),
         (5.5, "5.5 = 1.375 * 2^2."),
-        (-0.75, "The sign does not matter: 0.75 = 1.5 * 2^-1."),
+        (-0.75, "The sign does not matter: 0.75 = 1.5 * 2^-1. Round down, not towards 0."),
         (2.0**-24, "A subnormal number of FP16 counts with -14."),
     ):
         close(exponent(x), max(math.floor(math.log2(abs(x))), -14), f"exponent({x})", rtol=0, hint=hint)
@@ -446,7 +446,8 @@ def check_dot_tensor_core(dot_tensor_core, random):
             a[abs(a) < 1e-3] = b[abs(b) < 1e-3] = 0
             signs = "positive numbers" if low == 0 else "numbers of both signs"
             what = f"dot_tensor_core(a, b of {n} {signs}, {unit[1]}, {unit[2]})"
-            ask(a, b, unit, 0.0, what, "The last step may be shorter.")
+            hint = "Are columns cut by the given F, sums to 24 bits, towards 0? The last step may be shorter."
+            ask(a, b, unit, 0.0, what, hint)
 
 
 # %% [markdown]
@@ -564,6 +565,7 @@ def check_padding_cost(padding_cost, random):
         (64, 10, 128, "10 becomes 16: 60 % more."),
         (64, 1, 128, "1 becomes 8: seven times as much comes on top."),
         (60, 10, 784, "m and n are padded: the factors multiply."),
+        (64, 8, 10, "k is padded as well."),
         (*sizes, "Each of the three goes to the next multiple of 8."),
     ):
         want = math.prod(Fraction(-(-s // 8) * 8, s) for s in (m, n, k)) - 1

@@ -411,6 +411,11 @@ def _mended(number, mended, random):
         listener.steps == _STEPS, f"{call} made {listener.steps} updates (skipped ones too), expected one per batch."
     )
     expect(listener.parameters == size, f"{call} trains {listener.parameters} parameters; the patient has {size}.")
+    kind = _HEALTHY[number][1]([nn.Parameter(np.zeros(1, np.float32))])
+    lr = listener.optimizer.param_groups[0]["lr"]
+    want = f"{type(kind).__name__} with lr={kind.param_groups[0]['lr']}"
+    got = f"{type(listener.optimizer).__name__} with lr={lr}"
+    expect(got == want, f"{call} trains by {got}, the patient by {want}.")
     hint = "Stay in FP16: policy.cast the model and the inputs."
     expect(
         listener.products == {"float16"}, f"{call} multiplies {' and '.join(sorted(listener.products))} numbers. {hint}"
@@ -426,8 +431,6 @@ def _mended(number, mended, random):
     expect(
         near, f"the first loss of {call} is {losses[0]:.3g}, expected {healthy[0]:.3g}: change neither seed nor loss."
     )
-    kind = _HEALTHY[number][1]([nn.Parameter(np.zeros(1, np.float32))])
-    lr = listener.optimizer.param_groups[0]["lr"]
     hint = "Clip in every step, the gradients of all parameters together, after unscale_."
     long = max(listener.ways, default=0.0) / lr
     expect(
@@ -436,9 +439,6 @@ def _mended(number, mended, random):
     begin, end, good = float(np.mean(healthy[:3])), float(np.mean(losses[-10:])), float(np.mean(healthy[-10:]))
     text = f"{call} ends at a loss of {end:.3g}; in FP32 it is {good:.3g}, and {begin:.3g} at first."
     expect(end < good + 0.15 * (begin - good), f"{text} {_HINTS[number]}")
-    want = f"{type(kind).__name__} with lr={kind.param_groups[0]['lr']}"
-    got = f"{type(listener.optimizer).__name__} with lr={lr}"
-    expect(got == want, f"{call} trains by {got}, the patient by {want}.")
     expect(
         listener.skipped <= _STEPS // 4,
         f"{call} skipped {listener.skipped} of {_STEPS} steps: begin with a smaller scale.",
