@@ -116,8 +116,7 @@ def raised(error: BaseException) -> str:
 def hold(name: str, answers: Mapping[str, Any], variant: int) -> None:
     """Raise Wrong unless the answer of this name is right: Otter's tests call it."""
     expect(name in answers, f"{name} is not defined")
-    result = judge(name, answers[name], variant)
-    expect(result.verdict == RIGHT, result.message)
+    expect((result := judge(name, answers[name], variant)).verdict == RIGHT, result.message)
 
 
 def check(*things: Any, **answers: Any) -> None:

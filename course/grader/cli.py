@@ -29,22 +29,19 @@ def register(command: Callable[..., argparse.ArgumentParser]) -> None:
 
     a = sub("race", _race, "train under a budget of bytes, and count the digits that are named rightly")
     a.add_argument("entry", nargs="+", type=Path, metavar="FILE", help="your entry; several run one after the other")
-    a.add_argument("--budget", type=float, default=4.0, metavar="GIB", help="bytes to move (default: 4 GiB)")
-
-    a = sub(
-        "assign", _assign, "write assignments for Otter-Grader: notebooks, solved notebooks, public and hidden tests"
+    a.add_argument(
+        "--budget",
+        type=float,
+        default=4.0,
+        metavar="GIB",
+        help="bytes to move (default: 4 GiB)",
     )
-    a.add_argument("lesson", nargs="*", type=_number, metavar="N", help="numbers of lessons (default: all)")
+
+    a = sub("assign", _assign, "write assignments for Otter-Grader: notebooks, public and hidden tests, solutions")
+    a.add_argument("lesson", nargs="*", type=int, metavar="N", help="numbers of lessons (default: all)")
     a.add_argument("--seed", type=int, required=True, metavar="SEED", help="of the hidden cases: keep it to yourself")
     a.add_argument("--wheel", type=Path, metavar="FILE", help="tinymp's wheel, for Otter's containers to install")
     a.add_argument("--out", type=Path, default=Path("assignments"), metavar="DIR", help="default: assignments")
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal() or int(text) not in lessons():
-        there = ", ".join(f"{n} ({lesson.path.stem[3:]})" for n, lesson in lessons().items())
-        raise argparse.ArgumentTypeError(f"expected the number of a lesson, got {text!r}; there are {there}")
-    return int(text)
 
 
 def _list(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
@@ -61,7 +58,7 @@ def _start(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
         if path.exists():
             print(f"{path} is there already, and stays as it is")
             continue
-        write(path, lesson.drawn())
+        write(path, lesson.drawn)
         print(path)
     print("\nOpen them in Jupyter (jupyter lab), VS Code or Colab, one after the other.")
     return 0
@@ -72,13 +69,15 @@ def _assign(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[
         p.error(f"argument --seed: expected 1 or more (0 draws what students see), got {options.seed}")
     if options.wheel is not None and not options.wheel.is_file():
         p.error(f"argument --wheel: expected a file, found none at {options.wheel}")
+    if unknown := set(options.lesson) - set(lessons()):
+        p.error(f"argument N: expected numbers of lessons, {', '.join(map(str, lessons()))}; got {unknown}")
     for folder in ("students", "solved", "otter"):
         check_folder(options.out / folder)
     for number in options.lesson or lessons():
         lesson, name = lessons()[number], lessons()[number].path.stem
-        if not lesson.has_solutions:
+        if not any("# SOLUTION" in cell.source for cell in lesson.cells):
             p.error("expected the lessons with their solutions, which the repository has; a wheel has none")
-        write(options.out / "students" / f"{name}.ipynb", lesson.drawn())
+        write(options.out / "students" / f"{name}.ipynb", lesson.drawn)
         write(options.out / "solved" / f"{name}.ipynb", json.dumps(lesson.notebook(solved=True), ensure_ascii=False))
         teaching.autograder(lesson, options.seed, options.out / "otter" / f"{name}.zip", options.wheel)
         print(f"{name}: {len(lesson.exercises)} points")
@@ -92,5 +91,5 @@ def _race(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[st
     for path in options.entry:
         if not path.is_file():
             p.error(f"expected an entry (FILE.py), found none at {path}")
-        print(race.run(race.read(path), int(options.budget * 2**30)), flush=True)
+        print(race.run(path, int(options.budget * 2**30)), flush=True)
     return 0

@@ -12,7 +12,6 @@ Cells begin with a line that Jupytext, VS Code and Spyder know, too:
 from __future__ import annotations
 
 import ast
-import json
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -66,14 +65,9 @@ class Lesson:
         return {name: names[f"check_{name}"] for name in self.exercises}
 
     @property
-    def has_solutions(self) -> bool:
-        """Whether this file has them: one that came in a wheel has not."""
-        return any("# SOLUTION" in cell.source for cell in self.cells)
-
     def drawn(self) -> str:
-        """The text of the notebook for students, with its first pictures where course.generate has drawn them."""
-        path = self.path.with_suffix(".ipynb")
-        return path.read_text(encoding="utf-8") if path.is_file() else json.dumps(self.notebook(), ensure_ascii=False)
+        """The text of the notebook for students, as course.generate wrote it."""
+        return self.path.with_suffix(".ipynb").read_text(encoding="utf-8")
 
     def notebook(self, solved: bool = False) -> dict[str, Any]:
         """The notebook of nbformat 4.5, with or without the solutions, without outputs."""
@@ -124,5 +118,4 @@ def of(name: str) -> Lesson:
     for lesson in lessons().values():
         if name in lesson.exercises:
             return lesson
-    names = ", ".join(name for lesson in lessons().values() for name in lesson.exercises)
-    raise ValueError(f"check: expected something that an exercise asks for, got {name!r}; see {names}")
+    raise ValueError(f"check: expected something that an exercise asks for, got {name!r}; see tinymp course")

@@ -21,11 +21,9 @@ name = "{name}"
 points = 1
 all_or_nothing = True
 
-
 @test_case(name="{name}, the cases that check shows")
 def public(env):
     hold("{name}", env, 0)
-
 
 @test_case(name="{name}, other cases", hidden=True)
 def hidden(env):
@@ -45,21 +43,14 @@ def autograder(lesson: Lesson, seed: int, path: Path, wheel: Path | None = None)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"assign: expected Otter-Grader: {hint('teaching')}", name=error.name) from None
     with tempfile.TemporaryDirectory() as folder:
-        tests, settings, needed = Path(folder, "tests"), Path(folder, "settings.json"), Path(folder, "requirements.txt")
-        tests.mkdir()
+        settings, needed = Path(folder, "settings.json"), Path(folder, "requirements.txt")
         for name in lesson.exercises:
-            (tests / f"{name}.py").write_text(TEST.format(name=name, seed=seed), encoding="utf-8")
+            Path(folder, f"{name}.py").write_text(TEST.format(name=name, seed=seed), encoding="utf-8")
         settings.write_text(json.dumps(SETTINGS), encoding="utf-8")
-        needs = wheel and f"tiny-mixed-precision[course] @ file:///autograder/source/files/{wheel.name}"
-        needed.write_text(needs or "", encoding="utf-8")
-        generate(
-            tests_dir=str(tests),
-            output_path=str(path),
-            config=str(settings),
-            requirements=str(needed),
-            no_environment=True,
-            files=[],
-        )
+        needs = f"tiny-mixed-precision[course] @ file:///autograder/source/files/{wheel.name}" if wheel else ""
+        needed.write_text(needs, encoding="utf-8")
+        files = {"config": str(settings), "requirements": str(needed), "no_environment": True}
+        generate(tests_dir=folder, output_path=str(path), **files)
     if wheel is not None:
         with zipfile.ZipFile(path, "a") as made:
             made.write(wheel, f"files/{wheel.name}")

@@ -9,7 +9,6 @@ from tinymp.course import race
 from tinymp.lab import cli
 
 pytestmark = pytest.mark.cpu
-ENTRIES = Path(__file__).parents[2] / "course" / "race"
 MINE = """
 import tinymp as mp
 from tinymp import nn, optim
@@ -32,34 +31,40 @@ def entry(tmp_path):
 
 def test_a_budget_in_fp16_lasts_longer(entry):
     budget = 20 << 20
-    found = {policy: race.run(race.read(entry(policy)), budget) for policy in ("FP32", "MIXED")}
+    found = {policy: race.run(entry(policy), budget) for policy in ("FP32", "MIXED")}
     for finish in found.values():
-        assert budget <= finish.moved < budget + finish.moved / finish.steps * 1.01 and not finish.stopped
+        assert budget <= finish.moved < budget + finish.moved / finish.steps * 1.01
         assert finish.right > 500
     assert found["MIXED"].steps > 1.2 * found["FP32"].steps
-    again = race.run(race.read(entry()), budget)
+    again = race.run(entry(), budget)
     assert (again.right, again.moved, again.steps) == (found["MIXED"].right, found["MIXED"].moved, found["MIXED"].steps)
 
 
-def test_an_entry_that_diverges_has_a_finish(entry):
-    finish = race.run(race.read(entry(lr="1e30")), 20 << 20)
-    assert "loss" in finish.stopped and finish.right <= 200 and finish.moved < 20 << 20
+def test_an_entry_that_diverges_says_so(entry):
+    with pytest.raises(FloatingPointError, match="loss"):
+        race.run(entry(lr="1e30"), 20 << 20)
+
+
+def test_a_schedule_is_followed(entry):
+    more = "def schedule(sgd): return optim.StepLR(sgd, step_size=1, gamma=0.0)"
+    assert race.run(entry(more=more), 8 << 20).right < race.run(entry(), 8 << 20).right
 
 
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ("del model", r"expected a function model\(\), found none"),
-        ("optimizer = None", "expected optimizer to be a function, got None"),
-        ("policy = 'MIXED'", "expected policy to be Policy, got 'MIXED'"),
-        ("batch = 0", "expected batch to be 1 to 1000, got 0"),
-        ("batch = 2.5", "expected batch to be int, got 2.5"),
+        ("del model", r"expected a function model\(\), got None"),
+        ("optimizer = None", r"expected a function optimizer\(\), got None"),
+        ("schedule = 3", r"expected a function schedule\(\), got 3"),
+        ("policy = 'MIXED'", "expected a Policy and a batch of 1 to 1000, got 'MIXED' and 50"),
+        ("batch = 0", "expected a Policy and a batch of 1 to 1000, .* and 0"),
+        ("batch = 2.5", "expected a Policy and a batch of 1 to 1000, .* and 2.5"),
         ("def model(): return 3", r"expected model\(\) to return an nn.Module, got int"),
     ],
 )
-def test_what_is_no_entry(entry, more, says):
+def test_files_that_are_no_entry(entry, more, says):
     with pytest.raises(ValueError, match=says):
-        race.run(race.read(entry(more=more)), 1)
+        race.run(entry(more=more), 1)
 
 
 def test_the_command(entry, tmp_path, capsys):
@@ -78,6 +83,8 @@ def test_the_command(entry, tmp_path, capsys):
         assert says in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("path", sorted(ENTRIES.glob("*.py")), ids=lambda path: path.stem)
-def test_the_examples_race(path):
-    assert race.run(race.read(path), 64 << 20).right > 300
+def test_the_entry_of_the_page_races(tmp_path):
+    page = (Path(__file__).parents[2] / "course" / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "page.py").write_text(code)
+    assert race.run(tmp_path / "page.py", 64 << 20).right > 300

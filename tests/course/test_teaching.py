@@ -30,7 +30,7 @@ def test_start(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["99", "--seed", "3"], "expected the number of a lesson, got '99'; there are"),
+        (["99", "--seed", "3"], "argument N: expected numbers of lessons, 1, 2, 3,"),
         (["5", "--seed", "0"], "expected 1 or more (0 draws what students see), got 0"),
         (["5"], "the following arguments are required: --seed"),
         (["5", "--seed", "3", "--wheel", "no.whl"], "expected a file, found none at no.whl"),
