@@ -55,11 +55,9 @@ def _start(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
     check_folder(options.folder)
     for lesson in lessons().values():
         path = options.folder / f"{lesson.path.stem}.ipynb"
-        if path.exists():
-            print(f"{path} is there already, and stays as it is")
-            continue
-        write(path, lesson.drawn)
-        print(path)
+        print(f"{path} is there already, and stays as it is" if path.exists() else path)
+        if not path.exists():
+            write(path, lesson.drawn)
     print("\nOpen them in Jupyter (jupyter lab), VS Code or Colab, one after the other.")
     return 0
 

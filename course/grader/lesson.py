@@ -76,11 +76,11 @@ class Lesson:
             if cell.kind == "check":
                 continue
             source = cell.source if cell.kind != "exercise" else exercise(cell.source, solved)
-            kind: dict[str, Any] = {"cell_type": "code", "execution_count": None, "outputs": []}
-            one = {"cell_type": "markdown"} if cell.kind == "markdown" else kind
-            cells.append(one | {"id": f"cell-{len(cells) + 1}", "metadata": {}, "source": source.splitlines(True)})
-        kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-        about = {"kernelspec": kernel, "language_info": {"name": "python"}}
+            one: dict[str, Any] = {"id": f"cell-{len(cells) + 1}", "metadata": {}, "source": source.splitlines(True)}
+            code = {"cell_type": "code", "execution_count": None} | one | {"outputs": []}
+            cells.append({"cell_type": "markdown"} | one if cell.kind == "markdown" else code)
+        about = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+        about["language_info"] = {"name": "python"}
         return {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
 
 

@@ -1,7 +1,7 @@
 """A race without a server: who learns most from the fewest bytes?
 
-An entry is a Python file. It trains on `digits()` until ops and updates have moved so many bytes, by the audit's ledger,
-and then names 1,000 other digits. Most right wins; of equals, fewest bytes.
+An entry is a Python file. It trains on `digits()` until ops and updates have moved so many bytes, by the audit's
+ledger, and then names 1,000 other digits. Most right wins; of equals, fewest bytes.
 
     policy = mp.MIXED                     optional; the storage and arithmetic of all
     batch = 64                            optional
