@@ -64,7 +64,7 @@ def test_a_weight():
         optimizer.step()
     assert a.crash.found["what"] == "the weight model.weight became infinite or NaN"
     assert a.crash.found["iteration"] == 0
-    assert a.crash.found["first"].startswith("mul backward (test_crash.py:")
+    assert a.crash.found["first"].startswith("mul backward of test_a_weight() (test_crash.py:")
 
 
 def test_stop_at_the_first():

@@ -129,22 +129,22 @@ def test_counts_of_several_loss_scales_are_brought_to_the_last():
             sgd.zero_grad()
     t = tensor(histograms, "w", "weight gradient")
     assert t["scale"] == 32 and by_exponent(t) == {-15: 6, -7: 3, 6: 3} and t["zeros"] == 6 and t["iterations"] == 3
-    activation = tensor(histograms, "mul", "activation gradient")
+    activation = tensor(histograms, "backward() mul", "activation gradient")
     assert activation["scale"] == 32 and by_exponent(activation) == {5: 18} and activation["largest"] == 1
 
 
 def test_the_scale_belongs_to_the_backward_that_carries_it():
     """Two losses of one forward, the second without a scaler."""
     a, b, histograms = weight(name="a"), weight(name="b"), Exponents()
-    c = mp.tensor(np.ones(6, np.float16))
+    c, here = mp.tensor(np.ones(6, np.float16)), "test_the_scale_belongs_to_the_backward_that_carries_it()"
     with mp.audit(histograms):
         first, second = (a * c).float().sum(), (b + c).float().sum()
         optim.StaticLossScaler(64.0).scale(first).backward()
         second.backward()
-    assert by_exponent(tensor(histograms, "mul", "activation gradient")) == {6: 6}
-    assert tensor(histograms, "mul", "activation gradient")["scale"] == 64
-    assert by_exponent(tensor(histograms, "add", "activation gradient")) == {0: 6}
-    assert tensor(histograms, "add", "activation gradient")["scale"] == 1
+    assert by_exponent(tensor(histograms, f"{here} mul", "activation gradient")) == {6: 6}
+    assert tensor(histograms, f"{here} mul", "activation gradient")["scale"] == 64
+    assert by_exponent(tensor(histograms, f"{here} add", "activation gradient")) == {0: 6}
+    assert tensor(histograms, f"{here} add", "activation gradient")["scale"] == 1
     assert tensor(histograms, "b", "weight gradient")["scale"] == 1
 
 

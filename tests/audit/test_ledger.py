@@ -81,7 +81,7 @@ def test_a_row_per_op_and_call_site():
     norm = rows["model.1", "batch_norm", "forward"]
     assert (norm.kind, norm.read, norm.accumulated) == ("REDUCTION", "float16, float32", "float32")
     assert rows["model.2", "relu", "forward"].rounded == 0
-    loss = rows["", "cross_entropy", "forward"]
+    loss = rows["train()", "cross_entropy", "forward"]
     assert (loss.kind, loss.written, loss.elements) == ("LOSS", "float32", 3)
     back = rows["model.3", "linear", "backward"]
     assert back.rounded == 3 * (5 * 8 + 8 * 3 + 3)  # dx, dW, db

@@ -206,9 +206,9 @@ def test_the_cells_of_a_notebook():
             names = {"_": names["net"], "__": names["net"], "_5": names["net"], **names}
     assert [(p.module, p.op, p.caller) for p in seen.places("ran")] == [
         ("net", "exp", "In [3]:4"),
-        ("", "tanh", "In [7]:2"),
-        ("", "sigmoid", "In [7]:4"),
-        ("", "mul", "In [3]:6"),
+        ("<module>", "tanh", "In [7]:2"),
+        ("<lambda>()", "sigmoid", "In [7]:4"),
+        ("<lambda>()", "mul", "In [3]:6"),
     ]
 
 

@@ -139,7 +139,8 @@ def test_the_first_infinity_is_named():
                 ops.log(x - x)
     assert [(row.op, row.nonfinite) for row in found.rows] == [("mul", 1), ("sub", 0), ("log", 1)]
     last = str(found).splitlines()[-1]
-    assert last == f"2 infinities and NaNs are left out, the first in log forward ({found.rows[2].caller})"
+    where = f"test_the_first_infinity_is_named() log forward ({found.rows[2].caller})"
+    assert last == f"2 infinities and NaNs are left out, the first in {where}"
     assert "infinities" not in str(Shadow())
 
 

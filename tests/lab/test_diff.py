@@ -154,9 +154,9 @@ def squares(folder, *values):
 def test_infinities_signs_of_zeros_and_shapes(tmp_path):
     a = squares(tmp_path / "a", 1.0, 0.0)
     found = diff(a, squares(tmp_path / "b", 1e4, 0.0))
-    assert found.nonfinite[0] is None and str(found.nonfinite[1][1]) == "mul forward"
+    assert found.nonfinite[0] is None and str(found.nonfinite[1][1]) == "squares() mul forward"
     assert found.depth[-1].distance == math.inf
-    assert "First infinity or NaN in B: step 0, mul forward" in str(found)
+    assert "First infinity or NaN in B: step 0, squares() mul forward" in str(found)
     json.dumps(found.as_dict(), allow_nan=False)
     found = diff(a, squares(tmp_path / "c", 1.0, -0.0))
     assert found.first.distance == 0 and "Only the signs of zeros" in found.why() and found.beyond is None

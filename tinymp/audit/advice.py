@@ -65,10 +65,34 @@ def advise(found: Found) -> list[Advice]:
 # ----------------------------------------------------------------------------------------------------- forward overflow
 
 
+def written_by_hand(found: Found) -> Iterator[Given]:
+    for one in found.patterns:
+        by_hand, with_op = one["by_hand"], one["with_op"]
+        name = one["op"] if one["op"].startswith(".") else f"ops.{one['op']}"
+        infinite, zero = (
+            f"{by_hand[n]:,} ({by_hand[n] / max(by_hand['rounded'], 1):.1%})" for n in ("infinite", "zero")
+        )
+        wrong = by_hand["wrong"] / max(by_hand["results"], 1)
+        yield Given(
+            f"Write {name} {one['instead']}",
+            f"of {by_hand['rounded']:,} numbers on the way {infinite} became infinite and {zero} zero, and "
+            f"{by_hand['wrong']:,} of {by_hand['results']:,} results ({wrong:.1%}) are not finite or off by a tenth; "
+            f"{name} on the same numbers: {with_op['infinite']:,}, {with_op['zero']:,} and {with_op['wrong']:,}, as "
+            f"{one['why']}. .float() afterwards brings nothing back",
+            one["lines"],
+            wrong,
+        )
+
+
+def _by_hand(found: Found) -> set[tuple[str, str]]:
+    """The ops, with their lines, of which `written_by_hand` speaks."""
+    return {(op, caller) for one in found.patterns for op, caller in one["ops"]}
+
+
 def overflows(found: Found) -> Iterator[Given]:
     """Only outside of backward: there, the loss scaler skips the step."""
     for row in found.ledger:
-        if row.phase != "backward" and row.infinite:
+        if row.phase != "backward" and row.infinite and (row.op, row.caller) not in _by_hand(found):
             name = half_in(row.written) or float32.name
             wider = "FP64" if name == float32.name else "FP32"
             end = f"{LARGEST[name]:,.0f}" if name == float16.name else f"{LARGEST[name]:.2e}"
@@ -96,7 +120,8 @@ def overflows_not_skipped(found: Found) -> Iterator[Given]:
 
 def underflows(found: Found) -> Iterator[Given]:
     for row in found.trained:
-        if row.phase == "forward" and row.rounded >= LEAST_NUMBERS and row.zero > FLUSHED * row.rounded:
+        many = row.phase == "forward" and row.rounded >= LEAST_NUMBERS and row.zero > FLUSHED * row.rounded
+        if many and (row.op, row.caller) not in _by_hand(found):
             share, to = row.zero / row.rounded, ", below 2^-25 = 3e-8" * (half_in(row.written) == float16.name)
             text = f"See whether {_of(row)} needs its small values: scale them up, or compute it in FP32"
             yield Given(text, f"{share:.1%} of {row.rounded:,} results were not 0 and became 0{to}", _where(row), share)
@@ -294,7 +319,8 @@ def unaligned_products(found: Found) -> Iterator[Given]:
 # Advice of equal importance comes in this order.
 RULES: list[tuple[Callable[[Found], Iterator[Given]], str, float, float]] = [
     (model_in_fp32, "MPT 3, NVG 2.2", 64, 0),
-    (overflows, "NVG 2.1", 95, 0),
+    (written_by_hand, "NVG 2.1, 2.3.1", 95, 5),
+    (overflows, "NVG 2.1", 94, 0),
     (overflows_not_skipped, "NVG 2.3.2", 90, 0),
     (underflows, "NVG 2.1", 30, 20),
     (loss_scale_too_small, "MPT 3.2, NVG 2.3.2", 70, 20),

@@ -18,6 +18,7 @@ from .histograms import Exponents
 from .ledger import WORST, Ledger, Rows, jsonable
 from .listener import Instrument, Listener
 from .machine import info
+from .patterns import Patterns
 from .pictures import pictures
 from .products import Products
 from .report import write
@@ -71,6 +72,7 @@ class Audit:
     scale         the loss scale, the steps that were skipped, and why (see `Scales`)
     bytes         what the arrays of a step take, by role and dtype (see `ByteLedger`)
     products      the sizes of all matrix products, and which of them Tensor Cores take (see `Products`)
+    patterns      what is written by hand, and loses what an op would keep (see `Patterns`)
     crash         when the loss or a weight first stopped being finite (see `Crash`)
     shadow        the error of every op in ulps, local and inherited (see `Shadow`); None unless asked for
     formats       what other formats would have lost (see `Formats`); None unless asked for
@@ -82,12 +84,14 @@ class Audit:
     ) -> None:
         self.histograms, self.updates, self.scale = Exponents(), LostUpdates(), Scales()
         self.bytes, self.products, self.shadow = ByteLedger(), Products(), Shadow() if shadow else None
-        self._ledger, self.formats = Ledger(), Formats(formats) if formats else None
+        self.patterns, self._ledger = Patterns(), Ledger()
+        self.formats = Formats(formats) if formats else None
         self.accumulators = Accumulators(accumulators) if accumulators else None
         self.crash = Crash(self.scale, stop_at)
         self._trace = None if trace is None else Trace(trace, every=every)
         own: list[Instrument | None] = [self.crash, self._ledger, self.histograms, self.updates]
-        own += [self.scale, self.bytes, self.products, self.shadow, self.formats, self.accumulators, self._trace]
+        own += [self.scale, self.bytes, self.products, self.patterns, self.shadow]
+        own += [self.formats, self.accumulators, self._trace]
         self._listener = Listener([*[i for i in own if i is not None], *instruments], every)
         self._part = f"one step in {every:,}" if every > 1 else ""
 
@@ -117,7 +121,8 @@ class Audit:
 
     def _found(self) -> Found:
         histograms, updates, scale = self.histograms.as_dict(), self.updates.as_dict(), self.scale.as_dict()
-        return Found(self.ledger, histograms, updates, scale, self.bytes.as_dict(), self.products.as_dict())
+        more = self.bytes.as_dict(), self.products.as_dict(), self.patterns.as_dict()
+        return Found(self.ledger, histograms, updates, scale, *more)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""

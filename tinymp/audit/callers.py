@@ -44,9 +44,23 @@ def source(where: str, around: int = 0) -> list[tuple[int, str]]:
 
 def caller(frame: FrameType | None) -> str:
     """The line of the innermost frame that is not tinymp's, from this one outwards; empty where there is none."""
+    frame = _outside(frame)
+    return "" if frame is None else line(frame)
+
+
+def function(frame: FrameType | None) -> str:
+    """What a traceback calls the code of that frame: "train()", and "<module>" outside of functions."""
+    frame = _outside(frame)
+    while frame is not None and frame.f_code.co_name.endswith(("comp>", "expr>")):  # a comprehension
+        frame = _outside(frame.f_back)
+    name = "" if frame is None else frame.f_code.co_name
+    return name if name in ("", "<module>") else f"{name}()"
+
+
+def _outside(frame: FrameType | None) -> FrameType | None:
     while frame is not None and inside(frame):
         frame = frame.f_back
-    return "" if frame is None else line(frame)
+    return frame
 
 
 def line_of_primitive(frame: FrameType | None) -> str:

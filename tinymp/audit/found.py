@@ -23,6 +23,7 @@ class Found(NamedTuple):
     scale: Mapping[str, Any] = MappingProxyType({})
     bytes: Mapping[str, Any] = MappingProxyType({})
     products: Sequence[dict[str, Any]] = ()
+    patterns: Sequence[dict[str, Any]] = ()
 
     def dtypes(self, role: str) -> dict[str, int]:
         measured, predicted = self.bytes.get("measured") or {}, self.bytes.get("predicted") or {}
@@ -56,14 +57,19 @@ class Found(NamedTuple):
         """The ledger without what only an evaluation ran: an op that no backward pass has come back to, from another
         line.
         """
-        behind = {(row.module, row.op, row.caller) for row in self.ledger if row.phase == "backward"}
+        behind = {(_model(row.module), row.op, row.caller) for row in self.ledger if row.phase == "backward"}
         counterparts = {(module, op) for module, op, _ in behind}
 
         def evaluates(row: Row) -> bool:
-            site = row.module, row.op, row.caller
+            site = _model(row.module), row.op, row.caller
             return row.phase == "forward" and site not in behind and site[:2] in counterparts
 
         return [row for row in self.ledger if not evaluates(row)]
+
+
+def _model(module: str) -> str:
+    """The module's path; empty for a function: a training and an evaluation may call one op in two."""
+    return "" if module.endswith((")", ">")) else module
 
 
 def asked(products: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -72,7 +78,7 @@ def asked(products: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """
 
     def place(p: dict[str, Any]) -> tuple:
-        return p.get("module"), p.get("op")
+        return _model(p.get("module", "")), p.get("op")
 
     def batch(p: dict[str, Any]) -> Any:
         return next((p[name] for name, of in p.get("axes", {}).items() if of == "rows"), None)

@@ -20,13 +20,14 @@ from ..optim.result import StepResult
 from ..parameter import Parameter
 from ..precision import REDUCTION, UPDATE, Kind, Policy, current_policy
 from ..tensor import Tensor
-from .callers import caller, line_of_primitive, modules, variable
+from .callers import caller, function, line_of_primitive, modules, variable
 
 
 class Place(NamedTuple):
     """Where an event belongs: what ran there, in which phase, and who called it.
 
-    module  path of the module ("model.conv1"), or the parameter's for its update; empty outside of modules
+    module  path of the module ("model.conv1"), or the parameter's for its update; outside of modules that of the
+            function, as in a traceback: "train()", "<module>"
     op      PyTorch's name of the op, or of the optimizer; "cast" for a conversion that the user asked for
     phase   "forward", "backward", "exchange" (between processes), "update" or "cast"
     kind    the kind of arithmetic; None for a cast
@@ -248,7 +249,7 @@ class Listener(Observer):
             return Place(self.name_of(runs.parameter), "all_reduce", runs.phase, REDUCTION, where, caller(frame))
         if isinstance(runs, Tensor):
             return Place(self.name_of(runs), "sum of gradients", "backward", None, where, caller(frame))
-        return Place("", "cast", "cast", None, where, caller(frame))
+        return Place(function(frame), "cast", "cast", None, where, caller(frame))
 
     def place_of(self, op: Op, where: str, frame: FrameType | None) -> Place:
         """The place of an op that runs. Its site is found once, in forward, from this frame outwards."""
@@ -261,7 +262,7 @@ class Listener(Observer):
     def _site(self, frame: FrameType | None) -> tuple[str, str]:
         called_at, (chain, outer) = caller(frame), modules(frame)
         if not chain:
-            return "", called_at
+            return function(frame), called_at
         inner, root = chain[0], chain[-1]
         if id(inner) not in self.names:
             self._name(root, outer)

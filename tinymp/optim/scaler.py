@@ -164,7 +164,10 @@ class LossScaler:
         TypeError for an FP16 loss: it belongs in FP32 (NVG section 2.3.1). ValueError for more than one element.
         """
         if tensor("scale", "loss", loss).dtype not in FLOATING or loss.dtype in HALVES:
-            raise TypeError(f"scale: expected the loss in FP32, got {loss.dtype}; write scale(loss.float())")
+            raise TypeError(
+                f"scale: expected the loss in FP32, got {loss.dtype}; use a loss of tinymp.ops, such as mse_loss, or "
+                "widen what it is computed from: .float() on the loss itself brings back nothing that FP16 has lost"
+            )
         if loss.array.size != 1:
             raise ValueError(f"scale: expected a scalar loss, got shape {loss.shape}; reduce it with .mean() or .sum()")
         if self._device != (device := backend.of(loss.array).name):
