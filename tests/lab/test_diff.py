@@ -92,7 +92,7 @@ def test_two_runs_that_part_at_a_known_op_and_step(cls, phase, module, op, name,
 
 def test_a_run_and_its_repetition_are_the_same(tmp_path):
     found = diff(job(tmp_path / "a"), job(tmp_path / "b"))
-    assert found.same and found.first is found.beyond is found.parted is None
+    assert found.same and found.first is found.beyond is found.unmatched is None
     assert [(s.differ, s.worst, s.loss_a == s.loss_b) for s in found.steps] == [(0, 0.0, True)] * 5
     assert "No difference, bit for bit: 225 tensors in 5 steps." in str(found)
     assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path)]) == 0
@@ -126,12 +126,110 @@ def test_another_policy_is_compared_in_values(tmp_path):
 
 def test_an_op_more(tmp_path):
     found = diff(small(tmp_path / "a"), small(tmp_path / "b", more=True, steps=2))
-    iteration, which, line = found.parted
+    iteration, which, line = found.diverges
     assert (iteration, which, line.op) == (0, "B", "relu") and found.only[0] == 0 and found.only[1] > 4
     assert found.unpaired == [1, 0]
-    assert (found.first.a.op, found.first.rewired, found.first.inputs) == ("cross_entropy", True, None)
-    assert "not made from the same tensors" in found.why()
-    assert "in B alone" in str(found)
+    assert (found.first.a.op, found.first.rewired) == ("cross_entropy", True) and found.first.inputs > 0.1
+    assert "an op before it is in one run alone, relu forward (" in found.why()
+    assert "Unmatched in step 0: 0 ops in A alone, 2 in B alone, 0 in another order" in str(found)
+
+
+class Net(nn.Module):
+    """Two branches, whose parts can be others. All layers are made in the same order: they draw the same weights."""
+
+    def __init__(self, edits):
+        super().__init__()
+        self.edits, self.stem = edits, nn.Linear(8, 16)
+        self.left, self.right, self.norm = nn.Linear(16, 16), nn.Linear(16, 16), nn.LayerNorm(16)
+        self.tail = nn.Sequential(*[nn.Linear(16, 16) for _ in range(3)])
+        self.head, self.extra, self.drop = nn.Linear(16, 3), nn.Linear(16, 16), nn.Dropout(0.3)
+        middle = list(self.tail)
+        if "front" in edits:
+            middle = [self.extra, *middle]
+        if "middle" in edits:
+            del middle[1]
+        self.tail = nn.Sequential(*middle)
+
+    def branches(self, x):
+        if "swap" in self.edits:
+            right = ops.relu(self.right(x))
+            return ops.relu(self.left(x)) + right
+        return ops.relu(self.left(x)) + ops.relu(self.right(x))
+
+    def forward(self, x):
+        has = self.edits.__contains__
+        x = ops.matmul(x, self.stem.weight.T) + self.stem.bias if has("split stem") else self.stem(x)
+        x = ops.tanh(x) if has("tanh") else ops.relu(x)
+        if has("layer"):
+            x = ops.relu(self.extra(x))
+        if has("drop"):
+            x = self.drop(x)
+        if has("useless"):
+            x = x.reshape(20, 4, 4).reshape(20, 16) * 1.0
+        if has("half"):
+            x = x.half().float()
+        y = self.branches(x)
+        if has("skip"):
+            y = y + x
+        y = y if has("no norm") else self.norm(y)
+        if has("late drop"):
+            y = self.drop(y)
+        return self.head(self.tail(y))
+
+
+def net(folder, *edits, policy=mp.FP32, seed=0, steps=2):
+    mp.manual_seed(seed)
+    model = policy.cast(Net(edits))
+    optimizer, batches = optim.SGD(model.parameters(), lr=0.05), rng(seed + ("data" in edits))
+    with mp.audit(trace=folder), mp.use(policy):
+        for i in range(steps):
+            y = model(policy.cast(mp.tensor(batches.standard_normal((20, 8)).astype("float32"))))
+            t = mp.tensor(batches.integers(0, 3, 20))
+            loss = ops.nll_loss(ops.log_softmax(y, 1), t) if "split loss" in edits else ops.cross_entropy(y, t)
+            if i and "late" in edits:
+                loss = loss * 1.25
+            loss.backward()
+            optimizer.step(allow_missing=True)
+            optimizer.zero_grad()
+    return folder
+
+
+LOSS = 14  # ops of a loss in two functions that are not the last of each
+# what is done to A and to B; where they part: in one alone, or in an op of both; ops left in A, in B, and moved
+PAIRS = [
+    ("", "layer", "B model.extra linear forward", (0, 2, 0)),
+    ("layer", "", "A model.extra linear forward", (2, 0, 0)),
+    ("", "drop", "B model.drop dropout forward", (0, 1, 0)),
+    ("drop", "late drop", "A model.drop dropout forward", (1, 1, 0)),
+    ("", "useless", None, (0, 3, 0)),
+    ("useless", "drop", "B model.drop dropout forward", (3, 1, 0)),
+    ("", "swap", None, (0, 0, 2)),
+    ("swap", "drop", "B model.drop dropout forward", (0, 1, 2)),
+    ("swap", "layer, no norm", "B model.extra linear forward", (1, 2, 2)),
+    ("", "split stem", None, (0, 2, 0)),
+    ("split stem", "drop, skip", "B model.drop dropout forward", (2, 2, 0)),
+    ("", "split loss", " cross_entropy backward (input)", (0, LOSS, 0)),
+    ("split loss", "skip", "B model add forward", (LOSS, 1, 0)),
+    ("", "half", "B model cast forward", (0, 2, 0)),
+    ("", "tanh", " model relu forward", (0, 0, 0)),
+    ("", "front", "B model.tail.0 linear forward", (0, 1, 0)),
+    ("front", "middle", "A model.tail.0 linear forward", (2, 0, 0)),
+    ("", "middle, late", "A model.tail.1 linear forward", (1, 0, 0)),
+    ("", "no norm", "A model.norm layer_norm forward", (1, 0, 0)),
+    ("useless, swap", "data", " input of model.stem linear forward", (3, 0, 2)),
+    ("", "late", "B mul forward", (0, 1, 0)),
+    ("swap, middle", "front, split loss", "B model.tail.0 linear forward", (0, 2 + LOSS, 2)),
+    ("layer", "drop, split stem, swap", "A model.extra linear forward", (1, 2, 2)),
+]
+
+
+@pytest.mark.parametrize(("number", "a", "b", "parts", "left"), [(i, *pair) for i, pair in enumerate(PAIRS)])
+def test_programs_that_differ_are_lined_up(number, a, b, parts, left, tmp_path):
+    folders = [net(tmp_path / name, *edits.split(", "), seed=number) for name, edits in (("a", a), ("b", b))]
+    found = diff(*folders)
+    assert (found.diverges and f"{found.diverges[1]} {found.diverges[2]}") == parts
+    ops = found.unmatched and (len(found.unmatched.a), len(found.unmatched.b), found.unmatched.moved)
+    assert (ops or (0, 0, 0)) == left
 
 
 def test_another_learning_rate_and_another_clipping(tmp_path):
@@ -245,7 +343,9 @@ def test_on_the_command_line(tmp_path, capsys, monkeypatch):
     assert main(["diff", "a", "b"]) == 1
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
-    assert "script.py 0" in printed and "script.py 2" in printed and "\nwrote diff.json to runs/diff" in printed
+    assert (
+        "script.py 0" in printed and "script.py 2" in printed and "\nwrote diff.json, diff.html to runs/diff" in printed
+    )
     content = json.loads((tmp_path / "runs" / "diff" / "diff.json").read_text())
     assert content["first"]["what"] == "model.0.weight" and len(content["steps"]) == 6
     assert content["configuration"]["seed"] == ["0", "2"]

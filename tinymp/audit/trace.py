@@ -8,7 +8,7 @@ A line of JSON for each, written as it happens. The first says what ran where. T
     [7, 3, digest, nonfinite, largest, norm, scale, [inputs], sketch]
                                       a tensor: place and iteration; its Mark (sketch.py); its loss scale; the numbers
                                       of the tensors that its op read, from 0 through the file (of a backward also those
-                                      of its forward); the sketch in base64
+                                      of its forward; of a parameter its update); the sketch in base64
     {"end": ""}                       the run has ended; else by which exception
 """
 
@@ -61,6 +61,7 @@ class Trace(Instrument):
         self._known: ByTensor[int] = ByTensor()  # the number of its line
         self._reads: WeakKeyDictionary[Op, list[int | None]] = WeakKeyDictionary()  # what forward read, backward may
         self._deposits: dict[int, int | None] = {}  # by the id of a parameter that waits: of its gradient
+        self._updates: dict[int, int | None] = {}  # by the id of a parameter: the number of its last update
         self._tensors = 0
         self._begun: dict[str, int] = {}  # by the policy: the last iteration whose beginning was written
 
@@ -106,7 +107,7 @@ class Trace(Instrument):
             if parameter.grad_array is not None:
                 scale = float(parameter.grad_scale)
                 read = [self._tensor("gradient", "", place, parameter.grad_array, scale, [made])]
-            self._tensor("update", "", place, value, 1.0, read)
+            self._updates[id(parameter)] = self._tensor("update", "", place, value, 1.0, read)
 
     def deposited(self, leaf: Tensor, gradient: Any, scale: Any) -> None:
         if isinstance(leaf, Parameter):
@@ -119,13 +120,16 @@ class Trace(Instrument):
         if line is not None:
             return line
         if isinstance(x, Parameter):
-            return self._given("parameter", self.listener.name_of(x), place, x.array, x.version)
+            made = [self._updates.get(id(x))]
+            return self._given("parameter", self.listener.name_of(x), place, x.array, x.version, inputs=made)
         return self._given("input", argument, place, x.array, x.version)
 
-    def _given(self, role: str, name: str, place: Place, x: Array, version: int, scale: float = 1.0) -> int | None:
+    def _given(
+        self, role: str, name: str, place: Place, x: Array, version: int, scale: float = 1.0, inputs: list | None = None
+    ) -> int | None:
         line = self._known.of_array(x, version)
         if line is None:
-            line = self._tensor(role, name, place, x, scale)
+            line = self._tensor(role, name, place, x, scale, inputs)
             if line is not None:
                 self._known.put(x, version, line)
         return line

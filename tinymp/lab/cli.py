@@ -231,7 +231,8 @@ def _diff(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[st
         p.error(str(error).removeprefix("diff: "))
     print(printable(str(found)), flush=True)
     write_json(options.out / "diff.json", found.as_dict())
-    print(f"\nwrote diff.json to {printable(str(options.out))}")
+    write(options.out / "diff.html", found.to_html())
+    print(f"\nwrote diff.json, diff.html to {printable(str(options.out))}")
     return 0 if found.same else 1
 
 

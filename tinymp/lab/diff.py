@@ -1,10 +1,9 @@
 """`tinymp diff A B`: two runs compared tensor by tensor, from their traces (trace.py).
 
-Tensors are paired in the order of their ops, step by step; where the orders part, because the programs do, what is in
-one alone is counted apart. A pair is the same if its bits are, but for the loss scale that it carries. How far apart it
-is otherwise: |a - b| / max(|a|, |b|), with the Euclidean norm of all elements, each divided by its loss scale. That is
-known within a tenth or so (backend/sketch.py), and infinite where the shapes, or the numbers of infinities and NaN,
-differ.
+Tensors are paired step by step (align.py); where the programs part, what is in one alone is counted apart. A pair is
+the same if its bits are, but for the loss scale that it carries. How far apart it is otherwise:
+|a - b| / max(|a|, |b|), with the Euclidean norm of all elements, each divided by its loss scale. That is known within a
+tenth or so (backend/sketch.py), and infinite where the shapes, or the numbers of infinities and NaN, differ.
 
 One rounding to nearest explains a distance of at most half a unit in the last place of the coarsest dtype that a number
 has been in, here or in what the op read. Beyond half as much again (for the uncertainty), a pair is more than rounded.
@@ -18,10 +17,11 @@ import os
 import shutil
 import statistics
 import textwrap
-from collections import Counter, defaultdict
-from collections.abc import Iterator
-from difflib import SequenceMatcher
-from itertools import count, groupby, repeat, zip_longest
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby, repeat, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,11 +30,13 @@ from ..audit.ledger import jsonable
 from ..audit.numbers import SPACE, apart, many, number
 from ..audit.run import Line, Run, Step
 from ..audit.sampling import narrowed, table
+from ..checkpoint.writing import printable
 from ..dtypes import FLOATING, as_dtype
 from ..ops.more.limits import limits
+from .align import Aligner, passes
 
 SLACK = 1.5  # times one rounding: the distance is an estimate
-MANY = 1 << 20  # pairs of a step that might belong together
+GROWTH = 10  # times what an op read apart: what it may make of that
 
 
 class Pair(NamedTuple):
@@ -44,6 +46,7 @@ class Pair(NamedTuple):
     distance  see above
     inputs    the largest distance among what its op read; None where that is not known
     rewired   whether A's op and B's did not read the same tensors, as behind an op that one run has alone
+    behind    those ops, with "A" or "B", where they change what is read: the results that only one run has
     rounding  the distance that one rounding to the coarsest dtype so far explains
     """
 
@@ -54,7 +57,21 @@ class Pair(NamedTuple):
     distance: float
     inputs: float | None
     rewired: bool
+    behind: tuple[tuple[str, Line], ...]
     rounding: float
+
+    @property
+    def adds(self) -> bool:
+        """Whether it is further apart than a rounding explains, here or, and then grown, in what the ops read."""
+        rounded, read = SLACK * self.rounding, self.inputs or 0
+        grown = GROWTH * read if not self.rewired or read <= rounded else 0
+        whose = (self.a.role, self.a.phase) != ("input", "backward")  # not of a sum of gradients
+        return whose and self.distance > max(rounded, grown)
+
+    @property
+    def replaced(self) -> bool:
+        """Whether another op made it."""
+        return self.a.role == "output" and self.a.op != self.b.op
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values."""
@@ -80,6 +97,15 @@ _OTHER = (
 )
 
 
+class Unmatched(NamedTuple):
+    """The ops of a step that only A has, and only B (a result of each), and how many both have in another order."""
+
+    iteration: int
+    a: list[Line]
+    b: list[Line]
+    moved: int
+
+
 class Compared(NamedTuple):
     """A step: both losses, distances of the ops' results, the worst of the weights; None where there is none."""
 
@@ -92,6 +118,15 @@ class Compared(NamedTuple):
     worst: float
     where: str
     weights: float | None
+
+
+class Section(NamedTuple):
+    """What is said below a title: sentences, and a table of rows, whose columns `left` are aligned to the left."""
+
+    title: str
+    said: Sequence[str] = ()
+    rows: Sequence[tuple[str, ...]] = ()
+    left: tuple[int, ...] = (0,)
 
 
 def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Difference:
@@ -114,7 +149,9 @@ class Difference:
     configuration  {what: (of a, of b)} of all that differs in how they were run; `settings` were compared
     first          the first Pair that is not the same, bit for bit; None if all are
     beyond         the first that is further apart than one rounding explains
-    parted         the first tensor that only one run has: its step, "A" or "B", and its Line; None if there is none
+    diverges       where they really part: the step, "A" or "B" for an op that one of them has alone and that changes
+                   numbers, "" for one of both, and its Line (A's); None if all tensors that both have are the same
+    unmatched      the first step with ops that one run has alone, or in another order; None if there is none
     only           how many tensors only A has, and only B
     steps          every step that both have, as Compared
     depth          the Pairs of the first step with a difference (else of the first), in the order of the program
@@ -125,17 +162,17 @@ class Difference:
         self.a, self.b = a, b
         self.first: Pair | None = None
         self.beyond: Pair | None = None
-        self.parted: tuple[int, str, Line] | None = None
+        self._parted: Pair | None = None
+        self.diverges: tuple[int, str, Line] | None = None
+        self.unmatched: Unmatched | None = None
         self.only = [0, 0]
         self.steps: list[Compared] = []
         self.depth: list[Pair] = []
         self.nonfinite: list[tuple[int, Line] | None] = [None, None]
         self.seeds: tuple[int | None, int | None] = (None, None)
         self.generators = -1  # the first step that began with other states of the random generators
-        # By the number of A's lines, of the last step and of this one, and those that they read: distance and rounding
-        self._known: list[dict[int, tuple[float, float]]] = [{}, {}]
-        # By the number of B's lines the number of A's; -1 for what B has alone
-        self._partners: list[dict[int, int]] = [{}, {}]
+        self._aligner = Aligner()
+        self._read: list[list[dict[int, _Read]]] = [[{}, {}], [{}, {}]]  # of A and B: of the last step, and of this one
         unpaired = [0, 0]
         for one, other in _together(a.steps(), b.steps()):
             if one is None or other is None:
@@ -159,29 +196,32 @@ class Difference:
             self.seeds = one.seed, other.seed
         if self.generators < 0 and one.rng != other.rng:
             self.generators = one.iteration
-        self._known, self._partners = [self._known[1], {}], [self._partners[1], {}]
-        pairs: list[Pair] = []
-        aligned = list(align(one.lines, other.lines))
+        aligned = list(self._aligner.align(one.lines, other.lines))
         while aligned and not (one.whole and other.whole) and None in aligned[-1]:
             aligned.pop()  # what a run that was cut off did not come to
+        alone: list[list[Line]] = [[], []]
+        for side, lines in enumerate(zip(*aligned)):
+            self._read[side] = [self._read[side][1], {}]
+            for line in sorted((x for x in lines if x is not None), key=lambda x: x.number):
+                self._enter(side, line)
+                if line.nonfinite and self.nonfinite[side] is None:
+                    self.nonfinite[side] = one.iteration, line
         for x, y in aligned:
-            for i, line in enumerate((x, y)):
-                if line is not None and line.nonfinite and self.nonfinite[i] is None:
-                    self.nonfinite[i] = one.iteration, line
             if x is not None and y is not None:
-                pairs.append(self._pair(one.iteration, x, y))
-                continue
-            alone = x or y
-            assert alone is not None
-            self.only[x is None] += 1
-            if x is None:
-                self._partners[1][alone.number] = -1
-            if self.parted is None:
-                self.parted = one.iteration, "B" if x is None else "A", alone
+                self._read[0][1][x.number].partner, self._read[1][1][y.number].partner = y.number, x.number
+            else:
+                alone[x is None] += [line for line in (x, y) if line is not None]
+        pairs = [self._pair(one.iteration, x, y) for x, y in aligned if x is not None and y is not None]
+        self._count(one.iteration, alone, pairs)
         if not pairs:
             return
         self.first = self.first or next((p for p in pairs if not p.same), None)
-        self.beyond = self.beyond or next((p for p in pairs if p.distance > SLACK * p.rounding), None)
+        if self.beyond is None:
+            self.beyond = next((p for p in pairs if p.distance > SLACK * p.rounding), None)
+        if not self._parted:
+            self._parted = next((p for p in pairs if p.adds), None)
+            if self._parted or (self.first and self.diverges is None):
+                self.diverges = _diverges(pairs, self._parted or self.first)
         differ = [p for p in pairs if not p.same]
         if not self.steps or (differ and all(p.same for p in self.depth)):
             self.depth = pairs
@@ -195,17 +235,49 @@ class Difference:
         found = one.iteration, loss_a, loss_b, *counts, median, worst.distance, str(worst.a), weights
         self.steps.append(Compared(*found))
 
+    def _enter(self, side: int, line: Line) -> None:
+        before, now = self._read[side]
+        now.update({i: before[i] for i in line.inputs if i in before})  # it lasts while it is read
+        rounds = max([rounding(line), *[now[i].rounding for i in line.inputs if i in now]])
+        now[line.number] = _Read(line, rounds)
+
+    def _count(self, iteration: int, alone: list[list[Line]], pairs: list[Pair]) -> None:
+        self.only = [n + len(lines) for n, lines in zip(self.only, alone)]
+        if self.unmatched is None:
+            ops = [[x for x in lines if _is_op(x)] for lines in alone]
+            order: list[int] = []  # the longest of B's numbers that grow
+            for p in (ran := [p for p in pairs if _is_op(p.a)]):
+                at = bisect_left(order, p.b.number)
+                order[at : at + 1] = [p.b.number]
+            if ops[0] or ops[1] or len(order) < len(ran):
+                self.unmatched = Unmatched(iteration, ops[0], ops[1], len(ran) - len(order))
+
     def _pair(self, iteration: int, a: Line, b: Line) -> Pair:
+        far, (of_a, of_b) = distance(a, b), [seen[1] for seen in self._read]
         same = (a.dtype, a.shape, a.digest, a.scale) == (b.dtype, b.shape, b.digest, b.scale)
-        far = 0.0 if same else distance(a, b)
         same = same or (a.dtype == b.dtype and a.scale != b.scale and far == 0)
-        now, partners = _carried(self._known, a.inputs), _carried(self._partners, b.inputs)
-        rewired = len(a.inputs) != len(b.inputs) or any(partners.get(j, i) != i for i, j in zip(a.inputs, b.inputs))
-        read = [now[i] for i in a.inputs if i in now]
-        rounds = max([rounding(a), rounding(b), *[inherited for _, inherited in read]])
-        now[a.number], partners[b.number] = (far, rounds), a.number
-        inputs = None if rewired else max((d for d, _ in read), default=None)
-        return Pair(iteration, a, b, same, far, inputs, rewired, rounds)
+        theirs = {of_b[j].partner: j for j in b.inputs if j in of_b}
+        others = iter([j for j in b.inputs if j not in of_b or of_b[j].partner not in a.inputs])
+        read = [(i, theirs[i] if i in theirs else next(others, -1)) for i in a.inputs]
+        rewired = len(a.inputs) != len(b.inputs) or any(of_b[j].partner != i for i, j in read if j in of_b)
+        known = [distance(of_a[i].line, of_b[j].line) for i, j in read if i in of_a and j in of_b]
+        inputs = max(known, default=None) if len(a.inputs) == len(b.inputs) else None
+        behind = self._behind(a, b) if rewired and not same else ()
+        rounds = max(of_a[a.number].rounding, of_b[b.number].rounding)
+        return Pair(iteration, a, b, same, far, inputs, rewired, behind, rounds)
+
+    def _behind(self, a: Line, b: Line) -> tuple[tuple[str, Line], ...]:
+        found: dict[tuple[int, int], Line] = {}
+        waits = [(0, i) for i in a.inputs] + [(1, j) for j in b.inputs]
+        while waits:
+            side, i = at = waits.pop()
+            seen = self._read[side][1].get(i)
+            if seen is not None and seen.partner is None and at not in found:
+                found[at] = seen.line
+                waits += [(side, j) for j in seen.line.inputs]
+        lines = [{i: seen.line for i, seen in read[1].items()} for read in self._read]
+        changed = [("AB"[side], x) for (side, _), x in sorted(found.items()) if not passes(x, lines[side])]
+        return tuple([one for one in changed if one[1].role == "output"] or changed)
 
     def _refuse(self) -> None:
         """Nothing could be compared."""
@@ -244,8 +316,10 @@ class Difference:
         content |= {"headings": self.headings(), "why": self.why()}
         for name, pair in (("first", self.first), ("beyond", self.beyond)):
             content[name] = pair and pair.as_dict()
-        what = self.parted and (*self.parted[:2], str(self.parted[2]))
-        content["parted"] = what and dict(zip(("iteration", "only", "what"), what))
+        what = self.diverges and (*self.diverges[:2], *_named(self.diverges[2]))
+        content["diverges"] = what and dict(zip(("iteration", "only", "what", "caller"), what))
+        u = self.unmatched
+        content["unmatched"] = u and {**u._asdict(), "a": [*map(_named, u.a)], "b": [*map(_named, u.b)]}
         content["nonfinite"] = [at and {"iteration": at[0], "what": str(at[1])} for at in self.nonfinite]
         content["steps"] = [step._asdict() for step in self.steps]
         content["depth"] = [pair.as_dict() for pair in self.depth]
@@ -255,8 +329,8 @@ class Difference:
         """A line for each run: how much of it there is, and whether it ended."""
         lines = []
         for name, run, unpaired in zip("AB", (self.a, self.b), self.unpaired):
-            steps = many(len(self.steps) + unpaired, "step")
-            text = f"{name}  {run.source}: {steps}, {many(run.tensors, 'tensor')}".replace(SPACE, " ")
+            steps = _many(len(self.steps) + unpaired, "step")
+            text = f"{name}  {run.source}: {steps}, {_many(run.tensors, 'tensor')}"
             if run.ended is None:
                 text += "; cut off: the program was killed, or is running"
             elif run.ended:
@@ -275,8 +349,8 @@ class Difference:
         parts = [f"It is stored as {a.dtype} in A and as {b.dtype} in B."] * (a.dtype != b.dtype)
         if parts and p.distance <= SLACK * p.rounding:
             parts.append("One rounding explains the distance.")
-        elif p.rewired:
-            parts.append("It was not made from the same tensors: an op before it is in one run alone.")
+        elif p.rewired or p.replaced:
+            parts.append(_rewired(p))
         elif a.role == "parameter" and p.iteration == self.steps[0].iteration:
             parts.append("The weights differ before an op has run on them: another seed, or other weights loaded.")
         else:
@@ -289,118 +363,138 @@ class Difference:
 
     def __str__(self) -> str:
         width = max(shutil.get_terminal_size().columns, 60)
-        parts = [
-            "\n".join(_wrapped(line, width, "   ", "") for line in self.headings()),
-            self._text_configuration(width),
+        parts = ["\n".join(_wrapped(line, width, "   ", "") for line in self.headings())]
+        for title, said, rows, left in self._sections(8):
+            lines = [_wrapped(title, width, "    ", ""), *[_wrapped(text, width) for text in said]]
+            if len(left) == 3:  # whole values, below each other
+                cell = max((width - 18) // 2, 12)
+                cut = [(row[0][:14], [textwrap.wrap(value, cell) or ["-"] for value in row[1:]]) for row in rows[1:]]
+                cells = [
+                    (name * (not i), *row)
+                    for name, both in cut
+                    for i, row in enumerate(zip_longest(*both, fillvalue=""))
+                ]
+                lines.append(table([rows[0], *cells], left, most=None, ruled=False))
+            elif rows:
+                lines.append(_fitted(rows, width, left, left[0]))
+            parts.append("\n".join(lines))
+        return "\n\n".join(parts)
+
+    def to_html(self) -> str:
+        """All of it as one page that needs nothing else."""
+        parts = [f"<p>{escape(line)}" for line in self.headings()]
+        for title, said, rows, left in self._sections(None):
+            parts += [f"<h2>{escape(title)}</h2>", *[f"<p>{escape(text)}" for text in said]]
+            for i, row in enumerate(rows):
+                cells = [f"<t{'dh'[not i]} class={'rl'[k in left]}>{escape(cell)}" for k, cell in enumerate(row)]
+                parts.append("<div><table>" * (not i) + "<tr>" + "".join(cells))
+            parts += ["</table></div>"] * bool(rows)
+        return _PAGE.format(escape(f"{self.a.source} and {self.b.source}"), printable("\n".join(parts)))
+
+    def _sections(self, most: int | None) -> Iterator[Section]:
+        """What there is to say: titles, sentences, a table and its columns on the left. most: ops shown of a phase."""
+        rows: list[tuple[str, ...]] = [
+            ("", "A", "B"),
+            *((name, *values) for name, values in self.configuration.items()),
         ]
-        if self.first is None:
-            steps, tensors = many(len(self.steps), "step"), many(sum(s.tensors for s in self.steps), "tensor")
-            begins = "What both have is the same, bit for bit" if any(self.only) else "No difference, bit for bit"
-            parts.append(f"{begins}: {tensors} in {steps}.".replace(SPACE, " "))
+        if not self.configuration:
+            yield Section(f"Configuration: all of {self.settings} settings are the same")
         else:
-            parts.append(self._text_of("First difference", self.first, width) + "\n" + _wrapped(self.why(), width))
+            yield Section(f"Configuration: {len(rows) - 1} of {self.settings} settings differ", [], rows, (0, 1, 2))
+        if self.first is None:
+            begins = "What both have is the same, bit for bit" if any(self.only) else "No difference, bit for bit"
+            tensors = sum(s.tensors for s in self.steps)
+            yield Section(f"{begins}: {_many(tensors, 'tensor')} in {_many(len(self.steps), 'step')}.")
+        elif self.diverges and self.diverges[1]:
+            at, which, line = self.diverges
+            what = f"step {at}, {_at(line)}, in {which} alone"
+            yield Section(f"They part: {what}", ["It changes the numbers, and what comes after it differs."])
+        if self.first is not None:
+            yield self._about("First difference", self.first, [self.why()])
             if self.beyond is None:
-                parts.append("No tensor is further apart than one rounding explains.")
+                yield Section("No tensor is further apart than one rounding explains.")
             elif self.beyond.a is not self.first.a:
-                grows = f"\n  What it read is apart by {apart(self.beyond.inputs)}." if self.beyond.inputs else ""
-                parts.append(self._text_of("First beyond one rounding", self.beyond, width) + grows)
-        said = []
-        if self.parted is not None:
-            at, which, line = self.parted
-            in_a, in_b = (many(n, "tensor").replace(SPACE, " ") for n in self.only)
-            # a step that was skipped has no updates, another program other ops
-            alone = f"In all, {in_a} in A alone and {in_b} in B alone."
-            said.append(f"First in {which} alone: step {at}, {line} ({line.caller}). {alone}")
+                grows = [f"What it read is apart by {apart(self.beyond.inputs)}."] if self.beyond.inputs else []
+                yield self._about("First beyond one rounding", self.beyond, grows)
+        if self.unmatched is not None:
+            at, a, b, moved = self.unmatched
+            said = [f"In {w} alone: {_listed(lines, most)}." for w, lines in zip("AB", (a, b)) if lines]
+            counts = f"{_many(len(a), 'op')} in A alone, {len(b)} in B alone, {moved} in another order"
+            yield Section(f"Unmatched in step {at}: {counts}", said)
+        if any(self.only):  # a step that was skipped has no updates
+            in_a, in_b = (_many(n, "tensor") for n in self.only)
+            yield Section(f"In all, {in_a} in A alone and {in_b} in B alone.")
         for which, found in zip("AB", self.nonfinite):
             if found is not None:
-                said.append(f"First infinity or NaN in {which}: step {found[0]}, {found[1]} ({found[1].caller})")
-        parts += [_wrapped(text, width, first="") for text in said]
+                yield Section(f"First infinity or NaN in {which}: step {found[0]}, {_at(found[1])}")
         if self.first is not None:
-            parts += [self._text_depth(width), self._text_steps(width)]
-        return "\n\n".join(part for part in parts if part)
+            yield Section(f"Along depth, step {self.depth[0].iteration}:", [], self._along_depth(most), (0, 3))
+            yield Section("By step:", [], self._by_step(most), (7,))
 
-    def _text_configuration(self, width: int) -> str:
-        if not self.configuration:
-            return f"Configuration: all of {self.settings} settings are the same"
-        cell = max((width - 18) // 2, 12)
-        rows: list[tuple[str, ...]] = [("", "A", "B")]
-        for name, values in self.configuration.items():
-            cut = zip_longest(*(textwrap.wrap(value, cell) or ["-"] for value in values), fillvalue="")
-            rows += [(name[:14] * (i == 0), *lines) for i, lines in enumerate(cut)]
-        title = f"Configuration: {len(self.configuration)} of {self.settings} settings differ"
-        return title + "\n" + table(rows, left=(0, 1, 2), most=None, ruled=False)
-
-    def _text_of(self, title: str, p: Pair, width: int) -> str:
+    def _about(self, title: str, p: Pair, more: list[str]) -> Section:
         a, b = p.a, p.b
         lines = a.caller if a.caller == b.caller else f"A: {a.caller}, B: {b.caller}"
         dtypes = a.dtype if a.dtype == b.dtype else f"{a.dtype} and {b.dtype}"
         far = f"Apart by {apart(p.distance)} of its norm"
         if a.nonfinite != b.nonfinite:
             far = f"{a.nonfinite:,} numbers in A and {b.nonfinite:,} in B are infinite or NaN"
-        title = _wrapped(f"{title}: step {p.iteration}, {a} ({lines})", width, "    ", "")
-        return title + "\n" + _wrapped(f"{far}; {dtypes} {a.shape}.", width)
+        return Section(f"{title}: step {p.iteration}, {a} ({lines})", [f"{far}; {dtypes} {a.shape}.", *more])
 
-    def _text_depth(self, width: int) -> str:
-        """The ops of one step, at most a dozen of each phase: where the distance changed most, first and last."""
+    def _along_depth(self, most: int | None) -> list[tuple[str, ...]]:
+        """The ops of one step: of many where the distance changed most, first and last."""
         rows: list[tuple[str, ...]] = [("", "apart", "of one rounding", "caller")]
         for phase in ("forward", "backward", "update"):
             pairs = [p for p in self.depth if p.a.phase == phase and p.a.role in ("output", "update")]
-            for p in _telling(pairs, 8):
+            for p in _telling(pairs, most or len(pairs)):
                 rounds = f"{p.distance / p.rounding:.2g} x" if p.rounding and p.distance < math.inf else ""
                 name = f"{p.a.module} {phase}" if phase == "update" else str(p.a)
                 rows.append((name, apart(p.distance), rounds, p.a.caller))
-        step = self.depth[0].iteration
-        return f"Along depth, step {step}:\n" + _fitted(rows, width, left=(0, 3))
+        return rows
 
-    def _text_steps(self, width: int) -> str:
+    def _by_step(self, most: int | None) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = [("step", "loss A", "loss B", "differ", "median", "worst", "weights", "worst in")]
         shown = self.steps
-        if len(shown) > 10:  # ever further apart
+        if most and len(shown) > 10:  # ever further apart
             at = sorted({round((len(shown) - 1) ** (i / 9)) for i in range(10)} | {0})
             shown = [self.steps[i] for i in at]
         for s in shown:
             losses = ["-" if x is None else number(x) for x in (s.loss_a, s.loss_b)]
             far = ["-" if x is None else apart(x) for x in (s.median, s.worst, s.weights)]
             rows.append((str(s.iteration), *losses, f"{s.differ}/{s.tensors}", *far, s.where * (s.worst > 0)))
-        return "By step:\n" + _fitted(rows, width, left=(7,), give=7)
+        return rows
 
 
-def align(a: list[Line], b: list[Line]) -> Iterator[tuple[Line | None, Line | None]]:
-    """The lines of one step of two runs in pairs, in order; None beside what is in one alone."""
-    keys = [line.signature for line in a], [line.signature for line in b]
-    low = next((i for i, (x, y) in enumerate(zip(*keys)) if x != y), min(len(a), len(b)))
-    left = min(len(a), len(b)) - low
-    high = next((i for i in range(left) if keys[0][-1 - i] != keys[1][-1 - i]), left)
-    yield from zip(a[:low], b[:low])
-    middle = keys[0][low : len(a) - high], keys[1][low : len(b) - high]
-    alike = Counter(middle[1])
-    if sum(alike[key] for key in middle[0]) > MANY:  # the n-th of a kind with the n-th: else it takes minutes
-        middle = _numbered(middle[0]), _numbered(middle[1])
-    for tag, i, j, k, m in SequenceMatcher(None, *middle, autojunk=False).get_opcodes():
-        one, other = a[low + i : low + j], b[low + k : low + m]
-        if tag == "equal":
-            yield from zip(one, other)
-        else:
-            yield from ((line, None) for line in one)
-            yield from ((None, line) for line in other)
-    yield from zip(a[len(a) - high :], b[len(b) - high :])
+@dataclass
+class _Read:
+    """A tensor that may be read: its line, the rounding that it inherits, and the number of its partner in the other
+    run."""
+
+    line: Line
+    rounding: float
+    partner: int | None = None
 
 
-def _carried(known: list[dict[int, Any]], read: tuple[int, ...]) -> dict[int, Any]:
-    """What is known in this step: also of the step before what is read now, so that it lasts while it is read."""
-    before, now = known
-    now.update({i: before[i] for i in read if i in before})
-    return now
+def _is_op(x: Line) -> bool:
+    """Whether it stands for a call of an op."""
+    return x.role == "output" and x.phase != "backward" and x.name in ("", "0")
 
 
-def _numbered(keys: list[tuple]) -> list[tuple]:
-    """Each key with how many like it came before."""
-    seen: defaultdict[tuple, count] = defaultdict(count)
-    return [(*key, next(seen[key])) for key in keys]
+def _diverges(pairs: list[Pair], first: Pair | None) -> tuple[int, str, Line] | None:
+    """Where two runs part whose first Pair apart is this one."""
+    if first is None:
+        return None
+    for p in pairs:  # an op that one run has alone may have run before it
+        if p.behind and (p.adds or (p is first and not p.replaced)):
+            which, line = p.behind[0]
+            if p is first or line.number < (first.a if which == "A" else first.b).number:
+                return p.iteration, which, line
+    return first.iteration, "", first.a
 
 
 def distance(a: Line, b: Line) -> float:
     """How far apart two tensors are, as the head of this file says."""
+    if (a.dtype, a.shape, a.digest, a.scale) == (b.dtype, b.shape, b.digest, b.scale):
+        return 0.0
     if a.shape != b.shape or a.nonfinite != b.nonfinite:
         return math.inf
     largest = max(a.norm / a.scale, b.norm / b.scale)
@@ -429,6 +523,43 @@ def _together(a: Iterator[Step], b: Iterator[Step]) -> Iterator[tuple[Step | Non
 
 # ---------------------------------------------------------------------------------------------------------- as text
 
+_PAGE = """<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">
+<meta http-equiv=Content-Security-Policy content="default-src 'none'; style-src 'unsafe-inline'">
+<title>tinymp diff: {0}</title>
+<style>body{{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;overflow-wrap:anywhere}}
+h2{{font-size:1.05rem;margin:1.6rem 0 .3rem}}p{{margin:.2rem 0}}div{{overflow-x:auto}}
+table{{border-collapse:collapse;font-size:13px;overflow-wrap:normal}}td,th{{padding:.15rem .6rem;vertical-align:top}}
+.r{{text-align:right}}.l{{text-align:left}}tr{{border-bottom:1px solid #ddd}}</style>
+<h1>Two runs compared</h1>
+{1}
+"""
+
+
+def _many(n: int, noun: str) -> str:
+    return many(n, noun).replace(SPACE, " ")
+
+
+def _at(x: Line) -> str:
+    return f"{x} ({x.caller})"
+
+
+def _named(x: Line) -> tuple[str, str]:
+    return str(x), x.caller
+
+
+def _listed(lines: list[Line], most: int | None) -> str:
+    more = f" and {len(lines) - most} more" if most and len(lines) > most else ""
+    return ", ".join(map(_at, lines[:most])) + more
+
+
+def _rewired(p: Pair) -> str:
+    if p.replaced:
+        return f"A ran {p.a.op} here, B {p.b.op}."
+    if p.inputs == 0:
+        return f"It read the same numbers, which were made otherwise. {_OTHER}"
+    own = ", ".join([f"{_at(x)} in {which}" for which, x in p.behind[:3]])
+    return "It was not made from the same tensors" + (f": an op before it is in one run alone, {own}." if own else ".")
+
 
 def _telling(pairs: list[Pair], most: int) -> list[Pair]:
     """At most so many, in order: the first and the last, and those between which the distance changes most."""
@@ -443,7 +574,7 @@ def _wrapped(text: str, width: int, indent: str = "  ", first: str = "  ") -> st
     return textwrap.fill(text, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _fitted(rows: list[tuple[str, ...]], width: int, left: tuple[int, ...] = (0,), give: int = 0) -> str:
+def _fitted(rows: Sequence[tuple[str, ...]], width: int, left: tuple[int, ...] = (0,), give: int = 0) -> str:
     """A table no wider than the terminal: the column `give` gives way, and its names lose their middle."""
     plain = [tuple([cell.replace(SPACE, " ") for cell in row]) for row in rows]
     return table(narrowed(plain, width, give, middle=True), left, most=None, ruled=False)
