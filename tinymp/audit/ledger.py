@@ -19,7 +19,7 @@ from ..study.operands import emulated
 from . import estimates
 from .callers import source
 from .listener import Instrument, Place
-from .sampling import RED, SKY, narrowed, table, width_of
+from .sampling import RED, SKY, Table, narrowed, table, width_of
 
 
 @dataclass
@@ -164,7 +164,10 @@ class Rows(list[Row]):
 
     __repr__ = __str__
 
-    def fitted(self, width: int | None) -> str:
+    def _repr_html_(self) -> str:
+        return self.fitted(None)._repr_html_()
+
+    def fitted(self, width: int | None) -> Table:
         """The table in lines of at most so many characters (None: as many as it takes): without the columns that say
         least, and with module names cut from the left.
         """

@@ -17,7 +17,7 @@ from ..gradients import values_of
 from ..ops.conv import Conv2d, ConvTranspose2d
 from ..precision import current_policy
 from .listener import At, Instrument, Place
-from .sampling import BLUE, RED, table
+from .sampling import BLUE, RED, Told, table
 
 MULTIPLE = 8  # FP16 dimensions should be multiples of it (NVG section 2.2)
 
@@ -77,7 +77,7 @@ class Product(At):
         return vars(self) | {name: getattr(self, name) for name in computed}
 
 
-class Products(Instrument):
+class Products(Told, Instrument):
     """Lists every matrix product."""
 
     def __init__(self) -> None:
@@ -146,9 +146,9 @@ class Products(Instrument):
         newer = "; cuBLAS 11 and later runs sizes that are no multiples of 8 there as well, less efficiently" * odd
         return f"{self.tensor_core_share:.1%} of the operations of matrix products can run on Tensor Cores{newer}"
 
-    def __str__(self) -> str:
+    def parts(self) -> list[str]:
         if not self._rows:
-            return self._summary()
+            return [self._summary()]
         cells = [("of all", "batch x m x n x k", "calls", "dtype", "not of 8", "padded", "module", "op", "phase")]
         every = max(self.flops, 1)
         for row in self.rows:
@@ -156,7 +156,7 @@ class Products(Instrument):
             size = " x ".join(map(str, (row.batch, row.m, row.n, row.k)))
             cost = f"+{row.padding_cost:.1%}" * bool(row.misaligned)
             cells.append((share, size, str(row.calls), row.dtype, row.odd, cost, row.module, row.op, row.phase))
-        return f"{self._summary()}\n{table(cells, left=range(len(cells[0])), ruled=False)}"
+        return [self._summary(), table(cells, left=range(len(cells[0])), ruled=False)]
 
     def draw(self, axes: Any) -> None:
         """Bars: the share of all operations in each of the 20 largest products; which are misaligned, and in what."""

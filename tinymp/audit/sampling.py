@@ -1,10 +1,12 @@
-"""What instruments share: which iterations they keep, sparse rows once each, versions, tables as text, and colours."""
+"""What instruments share: which iterations they keep, sparse rows once each, versions, tables, and colours."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+import re
+from collections.abc import Container, Iterable, Sequence
 from functools import partial
+from html import escape
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, ref
 
@@ -15,9 +17,11 @@ from ..autograd import Op, Variable
 from ..dtypes import FLOATING
 from ..gradients import values_of
 from ..precision import widen
+from .numbers import SPACE
 
 # Colours that colour-blind readers can tell apart
 BLUE, SKY, RED, GREEN, PINK = "#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7"
+MOST = 100  # rows of a table as HTML
 
 
 T = TypeVar("T")
@@ -120,17 +124,63 @@ def narrowed(rows: list[tuple[str, ...]], width: int, give: int = 0, middle: boo
     return [tuple([cut(cell) if i == give else cell for i, cell in enumerate(row)]) for row in rows]
 
 
+class Table(str):
+    """A table as text, which a notebook and the report show as HTML."""
+
+    cells: Sequence[Sequence[str]]
+    left: Container[int]
+
+    def _repr_html_(self) -> str:
+        rows = [
+            "".join(
+                f"<{tag} style='text-align: {'left' if i in self.left else 'right'}'>{breakable(cell)}</{tag}>"
+                for i, cell in enumerate(row)
+            )
+            for row, tag in zip(self.cells[: MOST + 1], ["th", *["td"] * MOST])
+        ]
+        body = "".join(f"<tr>{row}</tr>" for row in rows[1:])
+        more = len(self.cells) - len(rows)
+        below = f"<p>... and {more:,} more</p>" if more else ""
+        return f"<div class='scroll'><table><thead><tr>{rows[0]}</tr></thead><tbody>{body}</tbody></table></div>{below}"
+
+
 def table(
     rows: Sequence[tuple[str, ...]], left: Container[int] = (0,), most: int | None = 20, ruled: bool = True
-) -> str:
+) -> Table:
     """Rows of cells below each other, the first as their heads. left: the columns aligned to the left; most: rows
-    shown, None for all; ruled: with a line below the heads.
+    shown as text, None for all; ruled: with a line below the heads.
     """
-    shown = rows if most is None else rows[: most + 1]
+    shown = [[cell.replace(SPACE, " ") for cell in row] for row in rows[: None if most is None else most + 1]]
     widths = [max(map(len, column)) for column in zip(*shown)]
     lines = [
         "  ".join(c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
         for row in shown
     ]
     more = [f"... and {len(rows) - len(shown)} more"] if len(rows) > len(shown) else []
-    return "\n".join([lines[0], *["-" * len(lines[0])] * ruled, *lines[1:], *more])
+    made = Table("\n".join([lines[0], *["-" * len(lines[0])] * ruled, *lines[1:], *more]))
+    made.cells, made.left = rows, left
+    return made
+
+
+class Told:
+    """What tells of itself in parts, sentences and tables: `print` shows them as text, a notebook as HTML."""
+
+    def parts(self) -> list[str]:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(self.parts())
+
+    def _repr_html_(self) -> str:
+        return html(self.parts())
+
+
+def html(parts: Iterable[str]) -> str:
+    """Sentences and tables as HTML."""
+    lines = (f"<p style='white-space: pre-line'>{breakable(part)}</p>" for part in parts)
+    return "\n".join(p._repr_html_() if isinstance(p, Table) else line for p, line in zip(parts, lines) if p)
+
+
+def breakable(text: str) -> str:
+    """Text as HTML, in which long names may go on in another line behind their dots."""
+    return re.sub(r"(?<=\w)([.])(?=\w\D)", r"\1<wbr>", escape(text))

@@ -24,7 +24,7 @@ from ..precision import current_policy
 from ..tensor import Tensor
 from .listener import PLACE, Instrument, Place, begins_backward
 from .replay import Pass, Replay, overflowed
-from .sampling import Spaced, nonfinite
+from .sampling import Spaced, Told, nonfinite
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Line:
             self.points.append((iteration, scale))
 
 
-class Scales(Instrument):
+class Scales(Told, Instrument):
     """Keeps the loss scales that were used, and explains every skipped step. A NoLossScaler uses none.
 
     losses   {policy and the loss's line in your program: {iteration: loss}}, without the loss scale, of at most 400
@@ -276,7 +276,7 @@ class Scales(Instrument):
             "causes": [asdict(cause) for cause in self.causes],
         }
 
-    def __str__(self) -> str:
+    def parts(self) -> list[str]:
         ends = [(line.points[0][1], line.points[-1][1]) for line in self._lines]
         used = [f"{_number(first)} at first, {_number(last)} at last" for first, last in dict.fromkeys(ends)]
         lines = [f"loss scale: {'; '.join(used) or 'none was used'}"]
@@ -285,7 +285,7 @@ class Scales(Instrument):
         shown = self.causes[:20]
         lines += [f"iteration {c.iteration}, S = {_number(c.scale)}: {c.text}" for c in shown]
         more = len(self.causes) - len(shown)
-        return "\n".join([*lines, *[f"... and {more} more"] * (more > 0)])
+        return [*lines, *[f"... and {more} more"] * (more > 0)]
 
     def draw(self, axes: Any) -> None:
         """The scale over the iterations on matplotlib's axes, with a cross at each skipped step."""

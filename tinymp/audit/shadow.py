@@ -24,7 +24,7 @@ from ..parameter import Parameter
 from ..precision import FP32, reduce, to_dtype, use, widen
 from ..tensor import Tensor
 from .listener import At, Instrument, Place
-from .sampling import ByTensor, table, version_of_result
+from .sampling import ByTensor, Told, table, version_of_result
 
 
 @dataclass
@@ -128,7 +128,7 @@ def _errors(device: Any, y: Array, exact: Array, normal: Array) -> Errors:
     return Errors(y.size, float(reduce(error, (0,), "sum").item()) / ULP, largest / ULP, zeros)
 
 
-class Shadow(Instrument):
+class Shadow(Told, Instrument):
     """Runs each op that has to do with FP16 again in FP32, twice: with the inputs that it had (the local error), and
     with the results of the copy of the run in FP32 (the inherited error). Backward likewise.
 
@@ -163,7 +163,7 @@ class Shadow(Instrument):
         """The rows, the worst first."""
         return [row.as_dict() for row in self.worst(None)]
 
-    def __str__(self) -> str:
+    def parts(self) -> list[str]:
         rows = [("module", "op", "phase", *[c.replace("_", " ") for c in ERRORS], "caller")]
         for row in self.as_dict():
             errors = [f"{row[c]:,}" if c.endswith("zeros") else f"{row[c]:.3g}" for c in ERRORS]
@@ -172,7 +172,7 @@ class Shadow(Instrument):
         if (first := self._nonfinite) is not None:
             nonfinite = sum([row.nonfinite for row in self.rows])
             lines.append(f"{nonfinite:,} infinities and NaNs are left out, the first in {first} ({first.caller})")
-        return "\n".join(lines)
+        return lines
 
     def draw(self, axes: Any, n: int = 10) -> None:
         """The worst ops as horizontal bars on matplotlib's axes: the means of both errors."""

@@ -25,7 +25,6 @@ from typing import Any
 
 from .. import backend
 from ..audit import trace
-from ..audit.accumulators import KNOWN
 from ..audit.audit import Audit, audit
 from ..audit.crash import STOPS
 from ..audit.machine import info
@@ -80,12 +79,8 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     a.add_argument("--stop-at-first", choices=STOPS, help=first)
     a.add_argument("--every", type=_positive, default=1, metavar="N", help="listen to one step in N, for long runs")
     a.add_argument("--trace", action="store_true", help="also mark every tensor, for tinymp diff")
-    for option, what, known, said in (
-        ("formats", "format", SCALED, "these would have lost"),
-        ("accumulators", "architecture", KNOWN, "the Tensor Cores of these would have summed"),
-    ):
-        names, said = partial(_names, what, known), f"also say what {said}: {', '.join(known)}"
-        a.add_argument(f"--{option}", type=names, default=(), metavar="NAME,...", help=said)
+    said = f"also say what these would have lost: {', '.join(SCALED)}"
+    a.add_argument("--formats", type=_formats, default=(), metavar="NAME,...", help=said)
     program(a)
 
     a = command("diff", _diff, "compare two runs of `tinymp audit --trace`, tensor by tensor: where do they part?")
@@ -142,11 +137,11 @@ def _tolerance(text: str) -> float:
     raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text!r}")
 
 
-def _names(what: str, known: Iterable[str], text: str) -> tuple[str, ...]:
+def _formats(text: str) -> tuple[str, ...]:
     """NAME,NAME."""
     for name in (names := tuple(text.split(","))):
-        if name not in known:
-            raise argparse.ArgumentTypeError(f"unknown {what} {name!r}; there are {', '.join(known)}")
+        if name not in SCALED:
+            raise argparse.ArgumentTypeError(f"unknown format {name!r}; there are {', '.join(SCALED)}")
     return names
 
 
@@ -246,7 +241,7 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
         except (ValueError, OSError, ImportError, SyntaxError) as error:
             p.error(str(error))
         earlier = _move_earlier(options.out)  # what follows is written while the program runs
-        alike = {name: getattr(options, name) for name in ("shadow", "formats", "accumulators", "every")}
+        alike = {name: getattr(options, name) for name in ("shadow", "formats", "every")}
         folder = options.out if options.trace else None
         audited = audit(**alike, stop_at=options.stop_at_first, trace=folder)
         title = " ".join([options.program, *options.arguments])
@@ -259,7 +254,7 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
             raise
         finally:  # also if the program raises, or calls sys.exit
             width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-            further = [str(part) for part in (audited.shadow, audited.formats, audited.accumulators) if part]
+            further = [str(part) for part in (audited.shadow, audited.formats) if part]
             print("\n" + printable("\n\n".join([title, audited.told(width), *further])), flush=True)
             files = ", ".join([*_write(audited, options.out, printable(title)), *[trace.FILE] * options.trace])
             print(f"\nwrote {files} to {printable(str(options.out))}{earlier}")
@@ -308,9 +303,5 @@ def _write(audited: Audit, out: Path, title: str) -> tuple[str, ...]:
     data, ledger, page = FILES
     write_json(out / data, audited.as_dict())
     write(out / ledger, audited.ledger.to_csv())
-    try:
-        audited.report(out / page, title)
-    except ModuleNotFoundError as error:
-        print(f"no {page}: {error}", file=sys.stderr)
-        return FILES[:2]
+    audited.report(out / page, title)
     return FILES
