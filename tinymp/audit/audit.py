@@ -62,8 +62,8 @@ def audit(
 
 
 class Audit:
-    """What was found; made by `audit`. `print(a)` shows a summary, as does a notebook; `a.report("audit.html")` writes all
-    of it, `a.figure("exponents")` draws.
+    """What was found; made by `audit`. `print(a)` and notebooks show a summary, `a.report("audit.html")` writes all of
+    it, `a.figure("exponents")` draws.
 
     ledger        every op at every place of its call: dtypes, rule, and what its roundings lost (see `Row`, `Rows`)
     histograms    exponents of weights and gradients per layer, and what a loss scale would save (see `Exponents`)

@@ -192,14 +192,14 @@ class Rows(list[Row]):
         start = [0.0] * len(rows)
         for name, color in kinds.items():
             shares = [100 * getattr(row, name) / row.rounded for row in rows]
-            bars = axes.barh(range(len(rows)), shares, left=start, color=color, label=f"became {name}")
+            bars = axes.barh(range(len(rows)), shares, left=start, color=color, label=name)
             start = [a + b for a, b in zip(start, shares)]
         counts = [", ".join(f"{n:,} {name}" for name in kinds if (n := getattr(row, name))) for row in rows]
         axes.bar_label(bars, counts, padding=4, fontsize=8)  # a share may be too small to be seen
         labels = [" ".join(dict.fromkeys((row.module, row.op, row.phase))).strip() for row in rows]  # "cast" only once
         axes.set_yticks(range(len(rows)), labels)
         axes.set(xlabel="share of the numbers that were rounded there, %", title="What roundings lost")
-        axes.set_xlim(0, 1.6 * max(start, default=1.0))  # room for the counts
+        axes.set_xlim(0, 2.2 * max(start, default=1.0))  # room for the counts
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, fontsize=8, frameon=False)
 
 

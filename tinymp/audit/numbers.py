@@ -94,6 +94,14 @@ def dtypes(names: Any) -> str:
     return str(names or "–").replace("bfloat", "BF").replace("float", "FP") if names != "-" else "–"
 
 
+def lasts(seconds: float) -> str:
+    """How long something takes: 45 s, 12 min, 3.5 h."""
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.2g} {name}"
+    return f"{seconds:.0f} s"
+
+
 def many(n: float, noun: str) -> str:
     """1 step, 1,234 steps."""
     return f"{count(n)} {noun}" + "s" * (n != 1)

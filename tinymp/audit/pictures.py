@@ -13,9 +13,9 @@ from ..backend.extras import hint
 from .exponents import Histogram, draw
 from .histograms import GRADIENTS, ROLES, SCALES, Exponents
 from .ledger import WORST
-from .sampling import BLUE, PINK, RED
+from .sampling import BLUE, GREEN, PINK, RED, SKY
 
-MOST = 6  # tensors of a role whose histograms are shown
+MOST = 3  # tensors of a role whose histograms are shown
 COLUMNS = 3
 SIZE = 4.6, 3.0  # inches of a panel: on a phone its letters can be read
 STYLE = {
@@ -23,6 +23,7 @@ STYLE = {
     "font.size": 8.5,
     "axes.titlesize": 9.5,
     "axes.titleweight": "bold",
+    "axes.prop_cycle": f"cycler('color', {[BLUE, RED, GREEN, PINK, SKY]})",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "legend.fontsize": 8,
@@ -70,7 +71,8 @@ def drawn(*panels: Panel) -> Any:
     with matplotlib.rc_context(STYLE):
         made = matplotlib.figure.Figure(figsize=(SIZE[0] * columns, SIZE[1] * rows), layout="constrained")
         for i, panel in enumerate(panels):
-            panel(made.add_subplot(rows, columns, i + 1))
+            panel(axes := made.add_subplot(rows, columns, i + 1))
+            made.set_figheight(max(SIZE[1] * rows, 1.2 + 0.2 * len(axes.get_yticklabels())))  # of bars with names
     made._repr_svg_ = partial(svg, made)  # for notebooks that have not loaded pyplot
     return made
 
@@ -82,7 +84,8 @@ def svg(figure: Any) -> str:
     with matplotlib.rc_context(STYLE):
         figure.savefig(content := io.StringIO(), format="svg", metadata={"Date": None})
     text = content.getvalue()
-    return re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])
+    text = re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])
+    return text.replace("<svg ", '<svg style="max-width: 100%; height: auto" ', 1)
 
 
 def _exponents(tensor: Histogram, axes: Any) -> None:

@@ -159,15 +159,15 @@ class Products(Told, Instrument):
         return [self._summary(), table(cells, left=range(len(cells[0])), ruled=False)]
 
     def draw(self, axes: Any) -> None:
-        """Bars: the share of all operations in each of the 20 largest products; which are misaligned, and in what."""
-        rows, every = self.rows[:20][::-1], max(self.flops, 1)
+        """Bars: the share of all operations in each of the 12 largest products; which are misaligned, and in what."""
+        rows, every = self.rows[:12][::-1], max(self.flops, 1)
         shares = [100 * row.flops / every for row in rows]
         colors = [RED if row.misaligned else BLUE for row in rows]
         bars = axes.barh(range(len(rows)), shares, color=colors)
         axes.bar_label(bars, [row.odd for row in rows], padding=4, color=RED)
         names = [f"{row.module} {row.op} {row.phase}: {row.m} × {row.n} × {row.k}".strip() for row in rows]
         axes.set_yticks(range(len(rows)), names)
-        axes.set(xlabel="share of all operations, %; orange: a length is no multiple of 8", title=self._summary())
+        axes.set(xlabel="share of all operations, %; orange: no multiple of 8", title="The largest products")
 
 
 def _convolutions(phase: str, op: Conv2d | ConvTranspose2d) -> list[dict[str, tuple[int, ...]]]:

@@ -44,7 +44,7 @@ SECTIONS = [
         "products",
         "Tensor Cores",
         ("products",),
-        "Every matrix product. Each dimension should be a multiple of 8, of a convolution the channels in it (NVG 2.2).",
+        "Every matrix product. Each dimension should be a multiple of 8; of a convolution the channels (NVG 2.2).",
     ),
     (
         "shadow",
@@ -94,9 +94,10 @@ table { border-collapse: collapse; font-size: 13px; line-height: 1.35; font-vari
 th, td { padding: 4px 14px 4px 0; vertical-align: baseline; }
 th { border-bottom: 1px solid; vertical-align: bottom; }
 td { border-bottom: 1px solid #8884; }
-dt { font-weight: 600; } dd { margin: 0 0 6px; }
-dl.numbers { display: flex; flex-wrap: wrap; gap: 8px 40px; }
-.numbers dt { font-weight: 400; } .numbers dd { font-size: 24px; margin: 0; }
+.scroll td:first-child { min-width: 9em; } summary { cursor: pointer; }
+dt, dd { display: inline; margin: 0 8px 0 0; } dt { font-weight: 600; }
+.numbers { display: flex; flex-wrap: wrap; gap: 8px 40px; }
+.numbers dt { font-weight: 400; } .numbers dd { display: block; font-size: 22px; }
 @media print {
   @page { margin: 12mm; }
   body { font-size: 9pt; padding: 0; } section { padding: 8pt 0; } nav { display: none; }

@@ -21,7 +21,7 @@ from .numbers import SPACE
 
 # Colours that colour-blind readers can tell apart
 BLUE, SKY, RED, GREEN, PINK = "#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7"
-MOST = 100  # rows of a table as HTML
+FIRST, MOST = 20, 1000  # rows of a table as HTML: those shown at first, and those below a fold
 
 
 T = TypeVar("T")
@@ -131,17 +131,18 @@ class Table(str):
     left: Container[int]
 
     def _repr_html_(self) -> str:
-        rows = [
-            "".join(
-                f"<{tag} style='text-align: {'left' if i in self.left else 'right'}'>{breakable(cell)}</{tag}>"
-                for i, cell in enumerate(row)
-            )
-            for row, tag in zip(self.cells[: MOST + 1], ["th", *["td"] * MOST])
-        ]
-        body = "".join(f"<tr>{row}</tr>" for row in rows[1:])
-        more = len(self.cells) - len(rows)
-        below = f"<p>... and {more:,} more</p>" if more else ""
-        return f"<div class='scroll'><table><thead><tr>{rows[0]}</tr></thead><tbody>{body}</tbody></table></div>{below}"
+        head, *rows = self.cells
+        rest = f"<details><summary>{len(rows) - FIRST:,} more</summary>{self._html(head, rows[FIRST:MOST])}</details>"
+        return self._html(head, rows[:FIRST]) + rest * (len(rows) > FIRST)
+
+    def _html(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+        def line(cells: Sequence[str], tag: str) -> str:
+            sides = ["left" if i in self.left else "right" for i in range(len(cells))]
+            made = [f"<{tag} style='text-align: {s}'>{breakable(c)}</{tag}>" for s, c in zip(sides, cells)]
+            return f"<tr>{''.join(made)}</tr>"
+
+        body = "".join(line(row, "td") for row in rows)
+        return f"<div class='scroll'><table><thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table></div>"
 
 
 def table(
@@ -183,4 +184,4 @@ def html(parts: Iterable[str]) -> str:
 
 def breakable(text: str) -> str:
     """Text as HTML, in which long names may go on in another line behind their dots."""
-    return re.sub(r"(?<=\w)([.])(?=\w\D)", r"\1<wbr>", escape(text))
+    return re.sub(r"(?<=\w)([.])(?!py)(?=\w\D)", r"\1<wbr>", escape(text))

@@ -24,7 +24,7 @@ from ..parameter import Parameter
 from ..precision import FP32, reduce, to_dtype, use, widen
 from ..tensor import Tensor
 from .listener import At, Instrument, Place
-from .sampling import ByTensor, Told, table, version_of_result
+from .sampling import BLUE, RED, ByTensor, Told, table, version_of_result
 
 
 @dataclass
@@ -178,12 +178,12 @@ class Shadow(Told, Instrument):
         """The worst ops as horizontal bars on matplotlib's axes: the means of both errors."""
         worst = self.worst(n)[::-1]
         places = np.arange(len(worst))
-        axes.barh(places + 0.2, [row.inherited.mean for row in worst], 0.4, label="inherited (FP32 copy of the run)")
-        axes.barh(places - 0.2, [row.local.mean for row in worst], 0.4, label="local (FP32 on the same inputs)")
+        axes.barh(places + 0.2, [row.inherited.mean for row in worst], 0.4, label="inherited", color=RED)
+        axes.barh(places - 0.2, [row.local.mean for row in worst], 0.4, label="local", color=BLUE)
         axes.set_yticks(places, [str(row) for row in worst])
         axes.set_xscale("symlog", linthresh=0.1)
-        axes.set_xlabel("mean error in ulps of FP16")
-        axes.legend()
+        axes.set(xlabel="mean error in ulps of FP16", title="Off from FP32")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize=8, frameon=False)
 
     # ---- running again
 

@@ -116,7 +116,7 @@ class LostUpdates(Told, Instrument):
 
     def draw(self, axes: Any) -> None:
         """Bars: per parameter the shares that FP16 loses, that have no update, and that FP16 would move."""
-        shown = self.rows[:20][::-1]
+        shown = self.rows[:12][::-1]
         rows, names = [u.as_dict() for u in shown], [self._title(u) for u in shown]
         lost, zero, above = ([100 * u[share] for u in rows] for share in ("lost", "unchanged_by_zero", "above_2048"))
         still = [a + b for a, b in zip(lost, zero)]
@@ -126,4 +126,4 @@ class LostUpdates(Told, Instrument):
         axes.barh(names, [100 - s for s in still], left=still, color=BLUE, label="moved")
         axes.plot(above, range(len(rows)), "|", color="black", markersize=14, clip_on=False, label="|w/dw| > 2048")
         axes.set(xlabel="share of the weights in all updates, %", xlim=(0, 100), title="Updates that FP16 would lose")
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=4, fontsize=8, frameon=False)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.15), ncols=2, fontsize=8, frameon=False)
