@@ -85,12 +85,14 @@ def results(tmp_path):
 
 
 @pytest.mark.parametrize(("n", "culprit", "seeds"), [(2, "overflow@1", 2), (8, "vanish@7", 1)])
-def test_one_module_is_found(n, culprit, seeds, script, forks, tmp_path, capsys):
+def test_one_module_is_found(n, culprit, seeds, script, forks, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(bisect, "LONG", 0 if n == 2 else 1e9)
     assert main(["bisect", "--measure", "losses", "--seeds", str(seeds), script, str(n), culprit]) == 0
     name = f"model.{culprit[-1]}"
     printed, found = capsys.readouterr().out, results(tmp_path)
     assert [one["names"] for one in found["found"]] == [[name]]
     assert f"{name} must stay in FP32." in printed
+    assert printed.count(" more to find one module\n") == printed.count("a run takes ") == (n == 2)
     assert f"    {name}: Layer, {MADE}, called at own.py:{14 if 'over' in culprit else 17}" in printed
     assert f'policy.cast(model, keep={{"{name[6:]}": mp.FP32}})' in printed
     assert len(found["modules"]) == n  # not the Flatten
@@ -140,9 +142,10 @@ def test_runs_that_skipped_other_steps_are_not_compared(arguments, verdict, scri
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("raise KeyError('its own')", "in FP32, with seed 0: KeyError: 'its own' (own.py:1)\nall that it printed is"),
+        ("raise KeyError('its own')", "in FP32, with seed 0: KeyError: 'its own' (own.py:1); all that it printed is"),
         ("import os; os.kill(os.getpid(), 9)", "in FP32, with seed 0: the process ended with signal 9"),
         ("lost = 1", "LookupError: the program leaves no variable 'loss'; did you mean 'lost'?"),
+        ("loss = input()", "EOF when reading a line (own.py:1); bisect runs it without standard input; all"),
         (
             "import tinymp as mp\nm = mp.MIXED.cast(mp.nn.Linear(1, 1))\nloss = m.weight.dtype.itemsize",
             "as it is, with seed 0: no module of a model was called",
@@ -152,8 +155,9 @@ def test_runs_that_skipped_other_steps_are_not_compared(arguments, verdict, scri
 def test_what_cannot_be_compared(source, message, script, forks, capsys):
     Path(script).write_text(source)
     assert main(["bisect", "--measure", "loss", "--seeds", "1", script]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("tinymp bisect: ") and message in error
+    printed, error = capsys.readouterr()
+    assert error.startswith("tinymp bisect: ") and message in error and error.count("\n") == 1
+    assert "nan" not in printed
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import json
 import math
+import subprocess
 import sys
 
 import numpy as np
@@ -292,6 +293,60 @@ def test_a_killed_run_is_compared_as_far_as_it_goes(tmp_path):
         diff(tmp_path / "a", tmp_path / "b")
 
 
+TRACED = """
+import sys
+import multiprocessing
+import tinymp as mp
+from tinymp import ops
+
+def work(i):
+    with mp.audit(trace=sys.argv[1]):
+        ops.exp(mp.full((3,), float(i)))
+
+if __name__ == "__main__":
+    with mp.audit(trace=sys.argv[1]):
+        ops.exp(mp.ones(2))
+        several = [multiprocessing.get_context(how).Process(target=work, args=(i,))
+                   for i, how in enumerate(("spawn", "fork", "spawn"))]
+        for one in several:
+            one.start()
+        for one in several:
+            one.join()
+        ops.exp(mp.ones(2))
+"""
+
+
+def test_each_process_has_its_own_file(tmp_path):
+    (tmp_path / "own.py").write_text(TRACED)
+    for name in ("a", "b", "a"):
+        subprocess.run([sys.executable, tmp_path / "own.py", tmp_path / name], check=True)
+    files = {path.name: Run(path) for path in (tmp_path / "a").iterdir()}
+    assert sorted(files) == ["trace.1.jsonl", "trace.2.jsonl", "trace.3.jsonl", "trace.jsonl"]
+    steps = {name: [line.shape for step in run.steps() for line in step.lines] for name, run in files.items()}
+    assert steps["trace.jsonl"] == [(2,)] * 4 and all(run.ended == "" for run in files.values())
+    for name in sorted(files):
+        assert steps[name][0] == ((2,) if name == FILE else (3,))
+        found = diff(tmp_path / "a" / name, tmp_path / "b" / name)
+        assert found.same and "beside it other processes" in str(found)
+    with mp.audit(trace=tmp_path / "a"), open(tmp_path / "a" / "trace.2.jsonl") as other:
+        assert other.read().count("\n") > 2  # one audit does not touch another's
+
+
+def test_runs_of_other_machines_and_versions(tmp_path):
+    """Headers, callers and places may hold what this version does not know."""
+    a, b = job(tmp_path / "a"), job(tmp_path / "b")
+    lines = [json.loads(text) for text in (b / FILE).read_text().splitlines()]
+    lines[0]["environment"] |= {"tinymp": "9.0", "python": "3.20", "system": "Windows", "further": "1"}
+    lines[0]["host"] = "other"
+    for line in lines[1:]:
+        if isinstance(line, dict) and "place" in line:
+            line |= {"caller": f"C:\\moved\\{line['caller']}", "device": "gpu", "thread": 3}
+    (b / FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = diff(a, b)
+    assert found.same and found.configuration["tinymp"][1] == "9.0" and found.configuration["further"] == ("-", "1")
+    assert found.configuration["device"] == ("cpu", "gpu")
+
+
 def test_what_cannot_be_compared(tmp_path):
     good = squares(tmp_path / "good", 1.0)
     with pytest.raises(FileNotFoundError, match=r"diff: there is no trace in '.*missing': `tinymp audit --trace --out"):
@@ -349,3 +404,11 @@ def test_on_the_command_line(tmp_path, capsys, monkeypatch):
     content = json.loads((tmp_path / "runs" / "diff" / "diff.json").read_text())
     assert content["first"]["what"] == "model.0.weight" and len(content["steps"]) == 6
     assert content["configuration"]["seed"] == ["0", "2"]
+    page = (tmp_path / "runs" / "diff" / "diff.html").read_text()
+    assert "http" not in page.replace("http-equiv", "") and page.count("<table>") == page.count("</table>") == 3
+    for text in (
+        "First difference: step 0, model.0.weight",
+        "another seed, or other weights",
+        "model.2 linear backward",
+    ):
+        assert text in page

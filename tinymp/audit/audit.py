@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakMethod
 
 from ..arguments import flag, named
 from ..checkpoint.writing import write
@@ -94,7 +95,16 @@ class Audit:
         if self._trace is not None:
             self._trace.open()
         self._listener.__enter__()
+        if hasattr(os, "register_at_fork"):
+            forked = WeakMethod(self._forked)
+            os.register_at_fork(after_in_child=lambda: (end := forked()) and end())
         return self
+
+    def _forked(self) -> None:
+        """What runs in a process that was forked from this one is not listened to."""
+        self._listener.__exit__()
+        if self._trace is not None:
+            self._trace.leave()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         try:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 NUMBERS = (int, float)
+LONG = 30  # seconds: what takes longer says so
 SPACE = "\N{NO-BREAK SPACE}"
 
 

@@ -68,7 +68,8 @@ class Step(NamedTuple):
 class Run:
     """A trace that can be read: `steps` goes through the file.
 
-    source    folder, or folder:policy, as it was asked for
+    source    folder, or folder:policy, as it was asked for; or the file of one of several processes in it
+    others    the files of other processes in the folder
     header    the first line: what ran where
     policies, devices, tensors  those in use, and how many tensors there were, as far as `steps` has read
     ended     None until the end was read: then "" or the exception that ended the run. None stays if it was killed
@@ -82,6 +83,7 @@ class Run:
             folder, _, self.policy = self.source.rpartition(":")
             self.path = Path(folder)
         self.path = self.path / FILE if self.path.is_dir() else self.path
+        self.others = [path.name for path in sorted(self.path.parent.glob("trace.*.jsonl")) if path != self.path]
         if not self.path.is_file():
             folder = str(self.path.parent if self.path.name == FILE else self.path)
             raise FileNotFoundError(f"diff: there is no trace in {folder!r}: {BEGIN_AGAIN.format(folder)}")

@@ -1,4 +1,5 @@
-"""The trace of a run: a mark of every tensor that ops read and write, in a file that `tinymp diff` compares.
+"""The trace of a run: a mark of every tensor that ops read and write, in a file that `tinymp diff` compares. Each
+process has its own: trace.jsonl, trace.1.jsonl, ...
 
 A line of JSON for each, written as it happens. The first says what ran where. Then come
 
@@ -17,10 +18,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 from weakref import WeakKeyDictionary
@@ -40,6 +43,11 @@ from .listener import Instrument, Place, begins_backward
 from .machine import info
 from .sampling import ByTensor, distinct, version_of_result
 from .sketch import Mark, mark
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 FILE, FORMAT = "trace.jsonl", 1
 PLACE = ("role", "name", "module", "op", "phase", "caller", "shape", "dtype", "policy", "device")
@@ -66,11 +74,26 @@ class Trace(Instrument):
         self._begun: dict[str, int] = {}  # by the policy: the last iteration whose beginning was written
 
     def open(self) -> None:
-        """Begin the file. OSError where it cannot be written."""
+        """Begin the file: where another process writes it, the next. OSError where it cannot be written."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self.path, "w", encoding="ascii", buffering=1)  # noqa: SIM115  # a line at a time
+        for i in count(_process()):
+            self.path = self.path.with_name(f"trace.{i}.jsonl" if i else FILE)
+            file = open(self.path, "a", encoding="ascii", buffering=1)  # noqa: SIM115  # a line at a time
+            try:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                file.close()
+        if os.fstat(file.fileno()).st_size:  # a device cannot be truncated
+            file.truncate(0)
+        self._file = file
         about = {"program": " ".join(sys.argv), "commit": _commit(sys.path[0] or "."), **self.config}
         self._write({"tinymp trace": FORMAT, **about, "environment": dict(info())})
+
+    def leave(self) -> None:
+        """Write no more: the file is another process's, from which this one was forked."""
+        self._file = None
 
     def close(self, ended: str = "") -> None:
         """End the file; ended: by which exception."""
@@ -178,6 +201,12 @@ class Trace(Instrument):
             with suppress(OSError):
                 file.close()
             raise
+
+
+def _process() -> int:
+    """The number of this process: of the group in which it runs, else among those that `multiprocessing` started."""
+    number = multiprocessing.current_process().name.rpartition("-")[2]
+    return here.rank or (int(number) if multiprocessing.parent_process() and number.isdecimal() else 0)
 
 
 def _mark(x: Any) -> Mark:

@@ -30,12 +30,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..audit.numbers import many
+from ..audit.numbers import LONG, lasts, many
 from ..audit.sampling import table
 from ..backend import __version__
 from ..checkpoint.writing import printable, write_json
@@ -120,6 +121,7 @@ class Bisection:
         self.runs: list[dict[str, Any]] = self._earlier()
         self._used: set[str] = set()  # the runs that this search asked for
         self._new = 0
+        self._began = time.perf_counter()
 
     def _earlier(self) -> list[dict[str, Any]]:
         """The runs of a search that asked the same and is to go on."""
@@ -165,7 +167,8 @@ class Bisection:
             new.matches = low <= new.mean <= high
         self.tries.append(new)
         self._write()
-        self.say(f"{len(self._used):4} runs  {self._row(new)}")
+        if keep is not None or None not in new.values:  # else `run` raises
+            self.say(f"{many(len(self._used), 'run'):>8}  {self._row(new)}")
         return new
 
     def _bounds(self) -> tuple[float, float]:
@@ -188,6 +191,10 @@ class Bisection:
             raise BisectionError(
                 "no model takes half precision from Policy.cast: there is nothing to compare with FP32"
             )
+        each = (time.perf_counter() - self._began) / max(self._new, 1)
+        most = self.seeds * (3 + math.ceil(math.log2(max(len(self.modules), 1)))) - len(self._used)
+        if each * most >= LONG:
+            self.say(f"a run takes {lasts(each)}: at most {lasts(each * most)} more to find one module")
         as_it_is = self._try("nothing", [])
         if as_it_is.matches:
             self.verdict = "It matches FP32 as it is: no module needs it."
@@ -259,13 +266,14 @@ class Bisection:
 
     def _log(self, keep: list[str] | None, seed: int) -> str:
         log = self._run(keep, seed)["log"]
-        return f"\nall that it printed is in {self.out / 'logs' / log}"
+        return f"; all that it printed is in {self.out / 'logs' / log}"
 
     def _cells(self, one: Try) -> tuple[str, ...]:
         numbers = [f"{value:.5g}" if value is not None else "-" for value in one.values]
         why = next((error for error in one.errors if error), "")
         verdict = {True: "matches", False: "does not match", None: ""}[one.matches]
-        return one.what, " ".join(numbers), f"{one.mean:.5g}", f"{verdict}{': ' * bool(why)}{printable(why)}"
+        mean = "-" if None in one.values else f"{one.mean:.5g}"
+        return one.what, " ".join(numbers), mean, ": ".join(filter(None, (verdict, printable(why))))
 
     def _row(self, one: Try) -> str:
         what, values, mean, verdict = self._cells(one)

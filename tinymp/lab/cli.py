@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib.util
+import json
 import math
 import os
 import shutil
@@ -21,13 +22,13 @@ from functools import partial
 from importlib import import_module
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from .. import backend
-from ..audit import trace
 from ..audit.audit import Audit, audit
 from ..audit.crash import STOPS
 from ..audit.machine import info
+from ..audit.numbers import LONG, lasts
 from ..backend import __version__
 from ..backend.extras import hint
 from ..checkpoint.writing import check, printable, write, write_json
@@ -37,7 +38,7 @@ from .ablate import EXAMPLES, Ablation, decisions, workload
 from .bisect import RESULTS, Bisection, BisectionError
 from .diff import diff
 from .explain import explain, overview
-from .program import as_if, check_program, run, started, terminated_as_exit
+from .program import as_if, check_program, children, ended, run, started, terminated_as_exit
 from .trial import FILE, NAME
 
 FILES = "audit.json", "ledger.csv", "audit.html"
@@ -57,8 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """In one line, without the options, of which there are many."""
+        self.exit(2, f"{self.prog}: {message}; `{self.prog} --help` says more\n")
+
+
 def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    p = argparse.ArgumentParser("tinymp", description="Mixed-precision training whose every rounding can be seen.")
+    p = _Parser("tinymp", description="Mixed-precision training whose every rounding can be seen.")
     p.add_argument("--version", action="version", version=__version__)
     commands = p.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -69,7 +76,8 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 
     def program(a: argparse.ArgumentParser) -> None:
         a.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
-        a.add_argument("program", metavar="SCRIPT", help="a file; with -m a module. What follows goes to the program")
+        what = "a file; with -m a module. What follows goes to the program"
+        a.add_argument("program", metavar="SCRIPT", nargs="?", help=what)
         a.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help=argparse.SUPPRESS)
 
     a = command("audit", _audit, "run a program and say in which precision it computed, and what was lost there")
@@ -205,10 +213,10 @@ def _ablate(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[
                 ablation.run(decision)
             except (OSError, ImportError) as error:  # data that are missing
                 p.error(str(error))
-            _say(f"{number} of {len(chosen)}, {time.perf_counter() - began:.0f} s: {decision.name}: {decision.flipped}")
-            write_json(
-                options.out / "ablation.json", ablation.as_dict()
-            )  # the results so far: all of them may take hours
+            spent = time.perf_counter() - began
+            left = f", about {lasts(spent / number * (len(chosen) - number))} to go" * (number < len(chosen))
+            _say(f"{number} of {len(chosen)}, {lasts(spent)}{left}: {decision.name}: {decision.flipped}")
+            write_json(options.out / "ablation.json", ablation.as_dict())  # so far: all of them may take hours
     print(f"\n{ablation}\n\nwrote {options.out / 'ablation.json'}")
     try:
         ablation.write_png(options.out / "ablation.png")
@@ -232,36 +240,72 @@ def _diff(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[st
 
 
 def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
+    _check_program(p, options)
+    title, error = " ".join([options.program, *options.arguments]), None
     with started(options.program, options.arguments, options.module):
         try:
             check_program(options.program, options.module)
             name = options.program if options.module else Path(options.program).stem
             options.out = (options.out or Path("runs", "audit", name)).absolute()  # the program may change the folder
             check(options.out)
-        except (ValueError, OSError, ImportError, SyntaxError) as error:
-            p.error(str(error))
-        earlier = _move_earlier(options.out)  # what follows is written while the program runs
+        except (ValueError, OSError, ImportError, SyntaxError) as wrong:
+            p.error(str(wrong))
         alike = {name: getattr(options, name) for name in ("shadow", "formats", "every")}
-        folder = options.out if options.trace else None
-        audited = audit(**alike, stop_at=options.stop_at_first, trace=folder)
-        title = " ".join([options.program, *options.arguments])
+        plain = {name: [*value] if isinstance(value, tuple) else value for name, value in alike.items()}
+        asked = {"title": printable(title), "trace": options.trace, **plain}
+        _say_how_long(asked, options.out)
+        earlier = _move_earlier(options.out)  # what follows is written while the program runs
+        audited = audit(**alike, stop_at=options.stop_at_first, trace=options.out if options.trace else None)
+        own, before, began = os.getpid(), (), time.perf_counter()
         try:
             with audited, terminated_as_exit():
+                before = children()
                 run(options.program, options.module)
-        except BaseException as error:
-            if not isinstance(error, SystemExit) or error.code:
-                title += f" (ended early: {type(error).__name__} {error})"
-            raise
-        finally:  # also if the program raises, or calls sys.exit
-            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-            further = [str(part) for part in (audited.shadow, audited.formats) if part]
-            print("\n" + printable("\n\n".join([title, audited.told(width), *further])), flush=True)
-            files = ", ".join([*_write(audited, options.out, printable(title)), *[trace.FILE] * options.trace])
-            print(f"\nwrote {files} to {printable(str(options.out))}{earlier}")
+        except BaseException as ends:
+            error = ends
+        if os.getpid() != own:  # a process that the program has forked ends here
+            raise error or SystemExit
+        asked["seconds"] = round(time.perf_counter() - began, 1)
+        how = f" (ended early: {said})" if error is not None and (said := ended(error)) else ""
+        lines = [title + how]
+        if before != children():
+            lines.append("It started other processes: what ran in them was not listened to.")
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        further = [str(part) for part in (audited.shadow, audited.formats) if part]
+        print("\n" + printable("\n\n".join([*lines, audited.told(width), *further])), flush=True)
+        written = [*_write(audited, options.out, printable(lines[0]), asked), *_traces(options.out)]
+        print(f"\nwrote {', '.join(written)} to {printable(str(options.out))}{earlier}")
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    if error is not None:
+        raise error
     return 0
 
 
+def _check_program(p: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.program is None:
+        p.error(f"expected the program to run, as in `{p.prog} train.py`")
+
+
+COSTS = {"shadow": 3, "accumulators": 2, "formats": 1}  # steps' time, beside the 2 of an audited one
+
+
+def _say_how_long(asked: dict[str, Any], out: Path) -> None:
+    """Say about how long a long audit takes: what the last one of the same did; else what it makes of a step."""
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        last = json.loads((out / FILES[0]).read_bytes())["asked"]
+        if {**asked, "seconds": last["seconds"]} == last:
+            if last["seconds"] >= LONG:
+                print(f"It will take about {lasts(last['seconds'])}, as it did the last time.", file=sys.stderr)
+            return
+    if more := [name for name in COSTS if asked[name]]:
+        options, times = " and ".join([f"--{name}" for name in more]), 2 + sum(COSTS[name] for name in more)
+        hint = "" if asked["every"] > 1 else "; --every 10 listens to one in ten"
+        print(f"With {options} a step takes about {times} times as long as without an audit{hint}.", file=sys.stderr)
+
+
 def _bisect(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
+    _check_program(p, options)
     given = {name: value for name, value in vars(options).items() if name not in ("command", "run")}
     with started(options.program, options.arguments, options.module):
         try:
@@ -270,7 +314,7 @@ def _bisect(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[
             bisection = Bisection(**given, say=_say)
         except (ValueError, OSError, ImportError, SyntaxError) as error:
             p.error(str(error))
-    earlier = "" if bisection.runs else _move_earlier(options.out, (RESULTS, "logs"), "search")
+    code, earlier = 0, "" if bisection.runs else _move_earlier(options.out, (RESULTS, "logs"), "search")
     try:
         with terminated_as_exit():
             bisection.run()
@@ -279,15 +323,18 @@ def _bisect(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[
         return 1
     except KeyboardInterrupt:
         _say("\nstopped; the same command goes on from here")
-        return 128 + signal.SIGINT
-    finally:
-        _say(f"\n{printable(str(bisection))}\n\nwrote {RESULTS} to {printable(str(options.out))}{earlier}")
-    return 0
+        code = 128 + signal.SIGINT
+    _say(f"\n{printable(str(bisection))}\n\nwrote {RESULTS} to {printable(str(options.out))}{earlier}")
+    return code
 
 
-def _move_earlier(out: Path, files: Sequence[str] = (*FILES, trace.FILE), what: str = "audit") -> str:
+def _traces(out: Path) -> list[str]:
+    return sorted(path.name for path in out.glob("trace*.jsonl"))
+
+
+def _move_earlier(out: Path, files: Sequence[str] = FILES, what: str = "audit") -> str:
     """Move the files of an earlier audit to a folder that is named after their time; returns what to say of it."""
-    there = [out / name for name in files if (out / name).exists()]
+    there = [out / name for name in (*files, *_traces(out)) if (out / name).exists()]
     if not there:
         return ""
     when = datetime.fromtimestamp(there[0].stat().st_mtime).strftime("%Y-%m-%d-%H%M%S")
@@ -298,10 +345,10 @@ def _move_earlier(out: Path, files: Sequence[str] = (*FILES, trace.FILE), what: 
     return f"; the earlier {what} is in {folder.name}"
 
 
-def _write(audited: Audit, out: Path, title: str) -> tuple[str, ...]:
+def _write(audited: Audit, out: Path, title: str, asked: dict[str, Any]) -> tuple[str, ...]:
     """Write everything; returns the names of the files."""
     data, ledger, page = FILES
-    write_json(out / data, audited.as_dict())
+    write_json(out / data, {"asked": asked, **audited.as_dict()})
     write(out / ledger, audited.ledger.to_csv())
     audited.report(out / page, title)
     return FILES

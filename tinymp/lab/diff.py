@@ -36,6 +36,7 @@ from ..ops.more.limits import limits
 from .align import Aligner, passes
 
 SLACK = 1.5  # times one rounding: the distance is an estimate
+CLOSE = 0.01  # the results of two ops of which one stands for the other
 GROWTH = 10  # times what an op read apart: what it may make of that
 
 
@@ -335,6 +336,8 @@ class Difference:
                 text += "; cut off: the program was killed, or is running"
             elif run.ended:
                 text += f"; ended early: {run.ended}"
+            if run.others:
+                text += f"; beside it other processes, which are compared by name: {', '.join(run.others)}"
             lines.append(text)
         return lines
 
@@ -484,7 +487,7 @@ def _diverges(pairs: list[Pair], first: Pair | None) -> tuple[int, str, Line] | 
     if first is None:
         return None
     for p in pairs:  # an op that one run has alone may have run before it
-        if p.behind and (p.adds or (p is first and not p.replaced)):
+        if p.behind and (p.adds or p is first) and not (p.replaced and p.distance < CLOSE):
             which, line = p.behind[0]
             if p is first or line.number < (first.a if which == "A" else first.b).number:
                 return p.iteration, which, line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing.process
 import os
 import runpy
 import signal
@@ -14,6 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from .shipped import EXAMPLES, examples_home
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+TERMINATED = 128 + signal.SIGTERM
 
 
 def check_program(program: str, module: bool) -> None:
@@ -83,12 +91,28 @@ def as_if(program: str | None, arguments: list[str], *paths: str) -> Iterator[No
         sys.argv, sys.path = argv, before
 
 
+def children() -> tuple:
+    """Something that differs once this process has started another."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt if resource is not None else 0
+    return used, repr(getattr(multiprocessing.process, "_process_counter", None))
+
+
+def ended(error: BaseException) -> str:
+    """What ended a program early, in words; empty for the end that sys.exit() is."""
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped by Ctrl-C"
+    if isinstance(error, SystemExit):
+        asked = error.code if isinstance(error.code, (int, str)) else 0
+        return "stopped by SIGTERM" if asked == TERMINATED else f"sys.exit({asked!r})" * bool(asked)
+    return f"{type(error).__name__}: {error}"
+
+
 @contextmanager
 def terminated_as_exit() -> Iterator[None]:
     """Within the block, SIGTERM ends the program as sys.exit does, so that what ran is reported."""
 
-    def end(number: int, _: Any) -> None:
-        sys.exit(128 + number)
+    def end(*_: Any) -> None:
+        sys.exit(TERMINATED)
 
     own = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, end) if own else None

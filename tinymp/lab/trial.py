@@ -137,7 +137,8 @@ class Trial:
             result["error"] = None if math.isfinite(value) else f"the measure is {value}"
         except (Exception, SystemExit) as error:
             traceback.print_exc()
-            result["error"] = f"{type(error).__name__}: {error}{_where(error)}"
+            none = "; bisect runs it without standard input" * isinstance(error, EOFError)
+            result["error"] = f"{type(error).__name__}: {error}{_where(error)}{none}"
         result["kept"] = [{path: policy.name for path, policy in cast.keep.items()} for cast in self.casts]
         result |= {"steps": skips.steps, "lost": skips.lost}
         models = [{"model": name, "policy": cast.policy.name} for cast, name in zip(self.casts, self._names())]
