@@ -24,9 +24,9 @@ def only(*args, **columns):
     return {"ledger": [row(*args, **columns)]}
 
 
-def exponents(best, scale, zero=0.0):
-    shared = {"role": "weight gradient", "scale": scale}
-    lost = [{**shared, "zero": zero}, {**shared, "scale": best, "zero": 0.0}]
+def exponents(best, scale, zero=0.0, then=0.0, overflow=0.0):
+    shared = {"role": "weight gradient", "scale": scale, "values": 1000}
+    lost = [{**shared, "zero": zero, "overflow": overflow}, {**shared, "scale": best, "zero": then, "overflow": 0.0}]
     return {"histograms": {"tensors": [shared], "lost": lost, "best_scale": best, "margin": 1.5}}
 
 
@@ -58,15 +58,31 @@ NORMS.append(row("adam", "update", "UPDATE", "net.a.bias", written="float32"))
 @pytest.mark.parametrize(
     ("found", "text", "why"),
     [
-        (only(counts=(1000, 0, 0, 30, 7e4)), "Keep relu of net.a within FP16", "30 of 1,000 results became infinite"),
-        (only("softmax", counts=(1000, 20, 0, 0, 1.0)), "See whether softmax of net.a needs its", "2.0% of 1,000"),
-        (FLUSHED, "Raise the loss scale with optim.DynamicLossScaler", "25.0% of the values rounded in backward"),
         (
-            exponents(4096.0, 8.0, 0.2) | only(phase="backward", counts=(1000, 50, 0, 0, 1.0)),
-            "Raise the loss scale from 8 to 4,096",
-            "20.0% of the weight gradients that are not 0 become 0; at 4,096 none overflows, by a factor of 1.5",
+            only(counts=(1000, 0, 0, 30, 7e4)),
+            "Keep relu of net.a within FP16",
+            "30 of 1,000 results (3.0%) became infinite",
         ),
-        (exponents(256.0, 1024.0) | scales(1024, 1024, 10), "Lower the loss scale from 1,024 to 256", "256 is the"),
+        (
+            only("softmax", counts=(1000, 20, 0, 0, 1.0)),
+            "See whether softmax of net.a needs its",
+            "20 of 1,000 results (2.0%) were",
+        ),
+        (
+            FLUSHED,
+            "Raise the loss scale with optim.DynamicLossScaler",
+            "250 of 1,000 values rounded in backward that are not 0 (25.0%) become 0",
+        ),
+        (
+            exponents(4096.0, 8.0, 0.2, 0.01) | only(phase="backward", counts=(1000, 50, 0, 0, 1.0)),
+            "Raise the loss scale from 8 to 4,096",
+            "200 of 1,000 weight gradients that are not 0 (20.0%) become 0; at 4,096 1.0% do, and none overflows, by a",
+        ),
+        (
+            exponents(256.0, 1024.0, overflow=0.03) | scales(1024, 1024, 10),
+            "Lower the loss scale from 1,024 to 256",
+            "30 of 1,000 weight gradients (3.0%) overflow; at 256 all that were seen stay below 65,504",
+        ),
         (
             scales(8, 8, 100, 10, 7 * [{"cause": "forward overflow", "text": "exp: 7e4"}]),
             "Mend what makes steps overflow",
@@ -117,7 +133,9 @@ def test_each_rule(found, text, why):
         only(counts=(1000, 9, 900, 0, 60000.0)),  # less than 1 % flushed
         INFINITE,  # was the step skipped? it is not known
         FLUSHED | exponents(8.0, 8.0, 0.2),  # no larger S fits
-        exponents(256.0, 1024.0) | scales(2048, 1024, 10),  # dynamic
+        exponents(256.0, 1024.0, overflow=0.03) | scales(2048, 1024, 10),  # dynamic
+        exponents(256.0, 300.0) | scales(300, 300, 10),  # nothing overflows
+        exponents(4096.0, 8.0, 0.2, 0.2) | scales(8, 8, 10),  # a larger S saves nothing
         scales(8, 8, 100, 16),  # it comes down
         scales(64, 8, 8, 4),  # half of a short run
         scales(8, 8, 10, 1, [{"cause": "unknown", "text": "its backward pass was not seen"}]),

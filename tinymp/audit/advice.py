@@ -100,8 +100,8 @@ def overflows(found: Found) -> Iterator[Given]:
             ends = f"{dtypes(name)} ends at {end}" if known else "a format of its operands ends below"
             yield Given(
                 f"Keep {_of(row)} within {dtypes(name)}: scale its inputs down, or compute it in {wider}",
-                f"{row.infinite:,} of {row.rounded:,} results became infinite; the largest was {row.largest:.4g}, "
-                f"and {ends}",
+                f"{row.infinite:,} of {row.rounded:,} results ({row.infinite / row.rounded:.1%}) became infinite; the "
+                f"largest was {row.largest:.4g}, and {ends}; {wider} holds all of them",
                 _where(row),
             )
 
@@ -124,7 +124,8 @@ def underflows(found: Found) -> Iterator[Given]:
         if many and (row.op, row.caller) not in _by_hand(found):
             share, to = row.zero / row.rounded, ", below 2^-25 = 3e-8" * (half_in(row.written) == float16.name)
             text = f"See whether {_of(row)} needs its small values: scale them up, or compute it in FP32"
-            yield Given(text, f"{share:.1%} of {row.rounded:,} results were not 0 and became 0{to}", _where(row), share)
+            why = f"{row.zero:,} of {row.rounded:,} results ({share:.1%}) were not 0 and became 0{to}; FP32 keeps them"
+            yield Given(text, why, _where(row), share)
 
 
 # ----------------------------------------------------------------------------------------------------------- loss scale
@@ -140,22 +141,24 @@ def loss_scale_too_small(found: Found) -> Iterator[Given]:
     zero, rounded = sum(row.zero for row in rows), sum(row.rounded for row in rows)
     if found.ledger and rounded < LEAST_NUMBERS:
         return
-    share, of = zero / max(rounded, 1), "values rounded in backward"
-    for one in found.histograms.get("lost", ()):
+    share, of, n = zero / max(rounded, 1), "values rounded in backward", rounded
+    lost = found.histograms.get("lost", ())
+    for one in lost:
         if "gradient" in one["role"] and one["scale"] == scale and one["zero"] > share:
-            share, of = one["zero"], f"{one['role']}s"
-    if share <= FLUSHED:
+            share, of, n = one["zero"], f"{one['role']}s", one.get("values", 0)
+    then = next((x["zero"] for x in lost if of == f"{x['role']}s" and x["scale"] == best), None)
+    if share <= FLUSHED or share == then:  # tried on the gradients seen: it changes nothing
         return
     now = "" if scale is None else f" from {scale:,g}" if scale < 1 else f" from {scale:,.0f}"
     to = "with optim.DynamicLossScaler" if best is None else f"to {best:,.0f}, or use optim.DynamicLossScaler"
     margin = found.histograms.get("margin")
     factor = f", by a factor of {margin:.3g}" if margin else ""
-    room = "" if best is None else f"; at {best:,.0f} none overflows{factor}"
+    zeros = "" if then is None else f"{then:.1%} do, and "
+    room = "" if best is None else f"; at {best:,.0f} {zeros}none overflows{factor}"
     worst = max(rows, key=lambda row: row.zero, default=None)
     where = "" if worst is None or not worst.zero else f"most of them in {_of(worst)}, {_where(worst)}"
-    yield Given(
-        f"Raise the loss scale{now} {to}", f"{share:.1%} of the {of} that are not 0 become 0{room}", where, share
-    )
+    why = f"{share * n:,.0f} of {n:,} {of} that are not 0 ({share:.1%}) become 0{room}"
+    yield Given(f"Raise the loss scale{now} {to}", why, where, share)
 
 
 def loss_scale_too_large(found: Found) -> Iterator[Given]:
@@ -163,10 +166,15 @@ def loss_scale_too_large(found: Found) -> Iterator[Given]:
     changes = {s for _, s in found.scale.get("history", ())}
     if best is None or scale is None or scale <= best or len(changes) > 1:  # a dynamic scale finds its way by itself
         return
-    yield Given(
-        f"Lower the loss scale from {scale:,.0f} to {best:,.0f}, or use optim.DynamicLossScaler",
-        f"{best:,.0f} is the largest power of two at which all gradients seen stay below 65,504",
-    )
+    at = {
+        one["scale"]: one for one in found.histograms.get("lost", ()) if "gradient" in one["role"] and one["overflow"]
+    }
+    if over := at.get(scale):
+        yield Given(
+            f"Lower the loss scale from {scale:,.0f} to {best:,.0f}, or use optim.DynamicLossScaler",
+            f"{over['overflow'] * over['values']:,.0f} of {over['values']:,} {over['role']}s "
+            f"({over['overflow']:.1%}) overflow; at {best:,.0f} all that were seen stay below 65,504",
+        )
 
 
 def steps_that_no_scale_mends(found: Found) -> Iterator[Given]:

@@ -26,7 +26,7 @@ from .report import page
 from .sampling import html
 from .scales import Scales
 from .shadow import Shadow
-from .summary import findings
+from .summary import findings, nothing
 from .trace import Trace
 from .updates import LostUpdates
 
@@ -140,6 +140,7 @@ class Audit:
             **found._asdict(),
             "ledger": [row.as_dict() for row in self.ledger],
             "crash": self.crash.found,
+            "by_hand": self.patterns.looked_at,
             **{name: one and one.as_dict() for name, one in asked.items()},
             "advice": [advice._asdict() for advice in advise(found)],
         }
@@ -177,6 +178,8 @@ class Audit:
 
     def _said(self, width: int | None = None) -> list[str]:
         content = self.as_dict()
+        if not (content["advice"] or self.crash.found):
+            return nothing(content).replace("\N{NO-BREAK SPACE}", " ")
         worst = self.ledger.sorted_by(*WORST)[:10]
         lossy = sum(row.infinite + row.zero + row.subnormal > 0 for row in worst)
         worst = worst[:lossy] or worst

@@ -190,6 +190,11 @@ def lost_of(tensors: list[Histogram], scale: float) -> Lost:
     return Lost(*(n / max(values, 1) for n in (zero, subnormal, overflow)))
 
 
+def nonzero(tensors: list[Histogram]) -> int:
+    """How many values of these tensors are not 0."""
+    return sum(between(c, LOWEST, HIGHEST) + int(c[INFINITIES]) for t in tensors for c in t.counts.values())
+
+
 def total(tensors: list[Histogram], scale: float) -> np.ndarray:
     return sum((t.at(scale) for t in tensors), NONE)
 

@@ -29,6 +29,7 @@ from .exponents import (
     draw,
     exponents,
     lost_of,
+    nonzero,
     total,
 )
 from .listener import Instrument, Place
@@ -180,13 +181,23 @@ class Exponents(Told, Instrument):
         at which one was infinite; at most 2^24. None where no gradient was seen that is not 0.
         """
         seen = [t for role in GRADIENTS for t in self._stored(role)]
-        infinite = [s for t in seen for s, counts in t.counts.items() if counts[INFINITIES]]
         largest = max((t.largest for t in seen), default=0.0)
-        limits = [s / 2 for s in infinite] + ([FP16_MAX / largest] if largest else [])
+        if (ceiling := self.ceiling()) is None:
+            return None
+        best = 2.0 ** (math.frexp(ceiling["limit"])[1] - 1)
+        return min(best / 2 if largest * best >= FP16_MAX else best, SCALES[-1])
+
+    def ceiling(self) -> dict[str, Any] | None:
+        """What keeps the best scale from being larger: the gradient ("name", "role") that overflows first, its
+        "largest" magnitude without a loss scale, the S at which it was "infinite" (None: it was not), and the "limit".
+        """
+        seen = [t for role in GRADIENTS for t in self._stored(role)]
+        limits: list[Any] = [(FP16_MAX / t.largest, None, t) for t in seen if t.largest]
+        limits += [(s / 2, s, t) for t in seen for s, counts in t.counts.items() if counts[INFINITIES]]
         if not limits:
             return None
-        best = 2.0 ** (math.frexp(min(limits))[1] - 1)
-        return min(best / 2 if largest * best >= FP16_MAX else best, SCALES[-1])
+        limit, infinite, t = min(limits, key=lambda one: one[0])
+        return {"name": t.name, "role": t.role, "largest": t.largest, "infinite": infinite, "limit": limit}
 
     def margin(self) -> float | None:
         """65 504 / (S max|g|) at the best scale S: how much larger gradients may become."""
@@ -211,12 +222,13 @@ class Exponents(Told, Instrument):
     def as_dict(self) -> dict[str, Any]:
         """{"tensors": [...], "lost": [...], "best_scale": S, "margin": factor, "saved": {role: share}}, plain types."""
         lost = [
-            {"role": role, "scale": scale, **self.share_lost(role, scale)._asdict()}
+            {"role": role, "scale": scale, "values": nonzero(stored), **self.share_lost(role, scale)._asdict()}
             for role in ROLES
-            if self._stored(role)
+            if (stored := self._stored(role))
             for scale in ([1.0] if role == WEIGHT else sorted({*SCALES, self.scale_of(role)}))
         ]
-        best = {"best_scale": self.best_scale(), "margin": self.margin(), "saved": self.saved(), "unseen": self._unseen}
+        best = {"best_scale": self.best_scale(), "margin": self.margin(), "ceiling": self.ceiling()}
+        best |= {"saved": self.saved(), "unseen": self._unseen}
         return {"tensors": [t.as_dict() for t in self._tensors.values()], "lost": lost, **best}
 
     def parts(self) -> list[str]:

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from ..dtypes import HALF
+from ..dtypes import FP16_MAX, HALF
 from .advice import SPOILS
 from .found import asked
 from .numbers import count, many, number, power, real, share
+from .patterns import RULES
 
 
 class Finding(NamedTuple):
@@ -61,6 +62,26 @@ def summarise(content: dict[str, Any]) -> dict[str, Any]:
     return counted | given
 
 
+def nothing(content: dict[str, Any]) -> str:
+    """Of a run without advice: that, and what was looked at."""
+    if not content.get("ledger"):
+        return "Nothing ran in the audited block."
+    n, histograms = summarise(content), content.get("histograms") or {}
+    steps, skipped = n["iterations"] or 0, n["skipped"] or 0
+    part = f" Only {n['part']} was looked at." if n.get("part") else ""
+    seen = [
+        many(n["ops"], "row") + " of ops at their lines",
+        many(len(histograms.get("tensors") or ()), "tensor") + " by exponents",
+        "the updates of " + many(len(content.get("updates") or ()), "weight"),
+        many(len(content.get("products") or ()), "matrix product"),
+        f"{count(content.get('by_hand') or 0)} by hand of {count(len(RULES))} known patterns",
+    ]
+    return (
+        f"Nothing to report. {_became(n, 'infinite', 'zero')}; {count(skipped)} of {many(steps, 'step')} "
+        f"({share(skipped / max(steps, 1))}) were skipped.{part}\nLooked at: {', '.join(seen)}."
+    )
+
+
 def _statements(content: dict[str, Any]) -> Iterator[_Statement]:
     summary = summarise(content)
     if part := summary.get("part"):
@@ -94,44 +115,48 @@ def _about_roundings(ledger: list[dict], summary: dict) -> Iterable[_Statement]:
         text = "Nothing was rounded to fewer bits." if ledger else "Nothing ran in the audited block."
         yield text, "ledger", NOTE
         return
+    lost = summary["infinite"] or max(summary["zero"], summary["subnormal"]) > NEGLIGIBLE * total
+    rules = "written_by_hand", "overflows", "overflows_not_skipped", "underflows", "loss_scale_too_small"
+    yield f"{_became(summary, 'infinite', 'zero', 'subnormal')}.", "ledger", NOTE if lost else FINE, rules
     backward = [row for row in ledger if row.get("phase") == "backward"]
     others = [row for row in ledger if row.get("phase") != "backward"]
-    for rows, where, rule in (
-        (others, "outside the backward pass", "overflows"),
-        (backward, "in the backward pass", "overflows_not_skipped"),
-    ):
-        if infinite := sum(row.get("infinite", 0) for row in rows):
-            text = f"{many(infinite, 'finite number')} became infinite {where}{_most(rows, 'infinite')}."
-            yield text, "ledger", NOTE, (rule,)
-    if not summary["infinite"]:
-        yield f"None of {many(total, 'rounded number')} became infinite.", "ledger", FINE
-    for name, rules in (("zero", ("underflows", "loss_scale_too_small")), ("subnormal", ())):
-        n = summary[name]
-        text = f"{many(n, 'number')} became {name}, {share(n / total)} of all{_most(ledger, name)}."
-        yield text if n else f"No number became {name}.", "ledger", NOTE if n else FINE, rules
+    yield from _most(others, "infinite", "infinities outside the backward pass", rules[:2])
+    yield from _most(backward, "infinite", "infinities in the backward pass", rules[2:3])
+    yield from _most(ledger, "zero", "zeros", rules[3:])
 
 
-def _most(rows: list[dict], name: str) -> str:
-    row = max(rows, key=lambda row: row.get(name, 0), default={})
-    if not (n := row.get(name, 0)):
-        return ""
-    where = " ".join(filter(None, (row.get("module"), row.get("op"), row.get("phase"))))
-    here = share(n / max(row.get("rounded", 0), n))
-    return f"; the most in {where} ({row.get('caller') or row.get('where')}), {here} of its numbers"
+def _became(summary: dict, *names: str) -> str:
+    total = summary["roundings"]
+    shares = [f"{count(summary[name])} ({share(summary[name] / max(total, 1))}) {name}" for name in names]
+    return f"Of {many(total, 'rounded number')} became {', '.join(shares[:-1])} and {shares[-1]}"
+
+
+def _most(rows: list[dict], name: str, what: str, rules: tuple[str, ...]) -> Iterator[_Statement]:
+    row, all_of_them = max(rows, key=lambda row: row.get(name, 0), default={}), sum(row.get(name, 0) for row in rows)
+    if n := row.get(name, 0):
+        where = f"{' '.join(filter(None, (row.get('module'), row.get('op'), row.get('phase'))))}"
+        own = share(n / max(row.get("rounded", 0), n))
+        text = f"The most {what}: {count(n)} in {where} ({row.get('caller') or row.get('where')}), {own} of its numbers"
+        yield f"{text} and {share(n / all_of_them)} of these {what.split()[0]}.", "ledger", NOTE, rules
 
 
 def _about_updates(updates: list[dict]) -> Iterable[_Statement]:
     updates = [u for u in updates if not u.get("fp32")] or updates
     without = [u for u in updates if not u.get("fp32") and not u.get("master", True)]
     worst = max(without or updates, key=lambda u: real(u.get("lost")), default={})
+    n = sum(u.get("elements", u.get("updates", 0)) for u in updates)
     if lost := real(worst.get("lost")):
-        small = f"{share(lost)} of the updates of {worst['name']} are too small to change {_storage(worst)} weight"
+        own = worst.get("elements", worst.get("updates", 0))
+        small = (
+            f"{count(lost * own)} of {many(own, 'update')} of {worst['name']} ({share(lost)}) are too small to change "
+        )
+        small += f"{_storage(worst)} weight"
         text = f"{small}, and are lost: it has no FP32 master." if without else f"{small}."
         yield text, "updates", NOTE, ("masters_missing",)
     elif updates and all(u.get("unchanged_by_zero") == 1 for u in updates):
-        yield "No update changed a weight: all of them were 0.", "updates", NOTE
+        yield f"None of {many(n, 'update')} changed a weight: all of them were 0.", "updates", NOTE
     elif updates:
-        yield f"Every update is large enough to change {_storage(updates[0])} weight.", "updates", FINE
+        yield f"All {many(n, 'update')} are large enough to change {_storage(updates[0])} weight.", "updates", FINE
 
 
 def _storage(updates: dict) -> str:
@@ -143,15 +168,27 @@ def _about_scale(histograms: dict) -> Iterable[_Statement]:
     at = "Without a loss scale" if now == 1 else f"At the loss scale {power(now)}"
     for entry in histograms.get("lost") or []:
         if "gradient" in entry.get("role", "") and entry.get("scale") == now and real(entry.get("zero")) > NEGLIGIBLE:
-            text = f"{at}, FP16 makes {share(entry['zero'])} of the {entry['role']}s zero."
+            n, zero = entry.get("values", 0), entry["zero"]
+            text = f"{at}, FP16 makes {count(zero * n)} of {count(n)} {entry['role']}s ({share(zero)}) zero."
             yield text, "histograms", NOTE, ("loss_scale_too_small",)
     if best := real(histograms.get("best_scale")):
-        margin, saved = histograms.get("margin"), histograms.get("saved") or {}
-        text = f"The best constant loss scale is {power(best)}"
-        text += f", which leaves a factor of {number(margin)} to 65,504" if margin else ""
+        saved = histograms.get("saved") or {}
+        text = f"The best constant loss scale is {power(best)}{_ceiling(histograms.get('ceiling') or {}, best)}"
         kept = [f"{share(s)} of the {role}s" for role, s in saved.items() if s > NEGLIGIBLE]
         text += f"; it keeps {' and '.join(kept)} from becoming zero" if kept else ""
         yield text + ".", "histograms", NOTE, ("loss_scale_too_large",)
+
+
+def _ceiling(of: dict, best: float) -> str:
+    """What keeps the best scale from being larger."""
+    if not of:
+        return ""
+    gradient = f"the {of['role']} of {of['name']}"
+    if of.get("infinite"):
+        return f": at {power(of['infinite'])} {gradient} was infinite"
+    largest = real(of["largest"])
+    end = ", and no scaler takes a larger one" if 2 * best * largest < FP16_MAX else ""
+    return f": {gradient} is up to {number(largest)}, so {number(best * largest)} of 65,504{end}"
 
 
 def _about_bytes(bytes_: dict) -> Iterable[_Statement]:
