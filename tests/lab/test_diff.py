@@ -387,7 +387,7 @@ for i in range(6):
 def test_on_the_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(sys.modules[mp.audit.Audit.__module__], "pictures", lambda audit: {})  # they take a second
+    monkeypatch.setattr("tinymp.audit.report.panels", lambda audit: {})  # they take a second
     (tmp_path / "script.py").write_text(SCRIPT)
     for out, seed in (("a", "0"), ("b", "1"), ("b", "2")):
         assert main(["audit", "--trace", "--out", out, "script.py", seed]) == 0

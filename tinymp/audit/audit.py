@@ -179,7 +179,7 @@ class Audit:
     def _said(self, width: int | None = None) -> list[str]:
         content = self.as_dict()
         if not (content["advice"] or self.crash.found):
-            return nothing(content).replace("\N{NO-BREAK SPACE}", " ")
+            return [nothing(content).replace("\N{NO-BREAK SPACE}", " ")]
         worst = self.ledger.sorted_by(*WORST)[:10]
         lossy = sum(row.infinite + row.zero + row.subnormal > 0 for row in worst)
         worst = worst[:lossy] or worst

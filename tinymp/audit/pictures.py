@@ -18,7 +18,7 @@ from .sampling import BLUE, GREEN, PINK, RED, SKY
 MOST = 3  # tensors of a role whose histograms are shown
 COLUMNS = 3
 SIZE = 4.6, 3.0  # inches of a panel: on a phone its letters can be read
-STYLE = {
+STYLE: Any = {
     "svg.fonttype": "none",
     "font.size": 8.5,
     "axes.titlesize": 9.5,
@@ -30,6 +30,7 @@ STYLE = {
     "legend.frameon": False,
     "lines.linewidth": 1.2,
 }
+NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 Panel = Callable[[Any], Any]  # draws on axes
 
 
@@ -73,7 +74,7 @@ def drawn(*panels: Panel) -> Any:
         for i, panel in enumerate(panels):
             panel(axes := made.add_subplot(rows, columns, i + 1))
             made.set_figheight(max(SIZE[1] * rows, 1.2 + 0.2 * len(axes.get_yticklabels())))  # of bars with names
-    made._repr_svg_ = partial(svg, made)  # for notebooks that have not loaded pyplot
+    vars(made)["_repr_svg_"] = partial(svg, made)  # for notebooks that have not loaded pyplot
     return made
 
 
@@ -82,7 +83,7 @@ def svg(figure: Any) -> str:
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
-        figure.savefig(content := io.StringIO(), format="svg", metadata={"Date": None})
+        figure.savefig(content := io.StringIO(), format="svg", metadata=NO_METADATA)
     text = content.getvalue()
     text = re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])
     return text.replace("<svg ", '<svg style="max-width: 100%; height: auto" ', 1)

@@ -145,6 +145,11 @@ def page(audit: Any, title: str) -> str:
     about += [] if drawable else [f"Pictures need matplotlib, which is not installed: {hint('audit')}"]
     body = [html(about), f"<nav>{links}</nav>"]
     body += [f"<section id='{name}'>\n<h2>{heading}</h2>\n{text}\n</section>" for name, heading, text in sections]
+    return document(title, body)
+
+
+def document(title: str, body: Iterable[str]) -> str:
+    """A page that loads nothing and runs nothing, of HTML below its title."""
     return PAGE.format(title=breakable(title), style=STYLE, body="\n".join(body))
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import backend
-from ..audit.audit import Audit, audit
+from ..audit.audit import audit
 from ..audit.crash import STOPS
 from ..audit.machine import info
 from ..audit.numbers import LONG, lasts
@@ -273,7 +273,11 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         further = [str(part) for part in (audited.shadow, audited.formats) if part]
         print("\n" + printable("\n\n".join([*lines, audited.told(width), *further])), flush=True)
-        written = [*_write(audited, options.out, printable(lines[0]), asked), *_traces(options.out)]
+        data, ledger, page = FILES
+        write_json(options.out / data, {"asked": asked, **audited.as_dict()})
+        write(options.out / ledger, audited.ledger.to_csv())
+        audited.report(options.out / page, printable(lines[0]))
+        written = [*FILES, *_traces(options.out)]
         print(f"\nwrote {', '.join(written)} to {printable(str(options.out))}{earlier}")
     if isinstance(error, KeyboardInterrupt):
         return 128 + signal.SIGINT
@@ -287,7 +291,7 @@ def _check_program(p: argparse.ArgumentParser, options: argparse.Namespace) -> N
         p.error(f"expected the program to run, as in `{p.prog} train.py`")
 
 
-COSTS = {"shadow": 3, "accumulators": 2, "formats": 1}  # steps' time, beside the 2 of an audited one
+COSTS = {"shadow": 3, "formats": 1}  # steps' time, beside the 2 of an audited one
 
 
 def _say_how_long(asked: dict[str, Any], out: Path) -> None:
@@ -343,12 +347,3 @@ def _move_earlier(out: Path, files: Sequence[str] = FILES, what: str = "audit") 
     for path in there:
         path.rename(folder / path.name)
     return f"; the earlier {what} is in {folder.name}"
-
-
-def _write(audited: Audit, out: Path, title: str, asked: dict[str, Any]) -> tuple[str, ...]:
-    """Write everything; returns the names of the files."""
-    data, ledger, page = FILES
-    write_json(out / data, {"asked": asked, **audited.as_dict()})
-    write(out / ledger, audited.ledger.to_csv())
-    audited.report(out / page, title)
-    return FILES
