@@ -131,10 +131,10 @@ def page(audit: Any, title: str) -> str:
     sections = [("summary", "What to know", _summary(content, audit))]
     for name, heading, drawn_there, said in SECTIONS:
         if (found := getattr(audit, name)) is not None:
-            table = found.sorted_by(*WORST) if name == "ledger" else found
+            told = [found.sorted_by(*WORST).fitted(None)] if name == "ledger" else found.parts()
             pictures = [svg(drawn(panel)) for one in drawn_there for panel in figures.get(one, ())]
             shown = f"<div class='pictures'>{''.join(pictures)}</div>" if pictures else ""
-            sections.append((name, heading, f"{html([said])}{shown}{table._repr_html_()}"))
+            sections.append((name, heading, f"{html([said])}{shown}{html(told)}"))
     sections += [
         ("words", "Words", _definitions(WORDS)),
         ("environment", "Environment", _definitions(content["environment"])),
