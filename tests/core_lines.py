@@ -47,7 +47,7 @@ PROGRAMS = {
     ],
     **{path.stem: [NOTEBOOK.format(str(path.parent), path.name)] for path in ROOT.glob("examples/notebooks/*.ipynb")},
     "cnn": [EXAMPLE.format("cnn", 3, options) for options in OPTIONS],
-    "lstm": [EXAMPLE.format("lstm", 2, ["--data", f"{ROOT}/CHANGELOG.md", *options]) for options in OPTIONS],
+    "lstm": [EXAMPLE.format("lstm", 2, ["--data", f"{ROOT}/docs/audit.md", *options]) for options in OPTIONS],
     "dcgan": ["from examples import dcgan; dcgan.DRAWN = 100", *[EXAMPLE.format("dcgan", 2, o) for o in OPTIONS]],
     "one_page": ["from examples import one_page; one_page.main()"],
     "long_run": [

@@ -97,8 +97,8 @@ class Observer:
         """A "sum", "mean", "max", "min" or "cumsum" of x over axis, in an accumulator of this dtype."""
 
     def added(self, part: Any, times: Any, accumulate: str) -> None:
-        """The array part, or where times is none of None part * times, element by element, is about to be added to sums
-        that an op builds up term by term, in accumulators of this dtype."""
+        """`part` (times `times`, unless None) is about to be added to sums that an op builds up term by term, in
+        accumulators of this dtype."""
 
     def written(self, parameter: Any, value: Any) -> None:
         """A parameter is about to be set to `value` (FP32, or SparseRows of it), by an optimizer or by the user."""
@@ -123,7 +123,7 @@ _INSIDE = ("rounded", "product", "reduced", "added", "written")
 
 @dataclass(frozen=True)
 class Update:
-    """What runs while an optimizer updates a parameter."""
+    """Runs while an optimizer updates a parameter."""
 
     optimizer: Any
     parameter: Any
@@ -135,7 +135,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What runs while the gradient of a parameter is made ready to travel to other processes, and added to theirs."""
+    """Runs while the gradient of a parameter is sent to other processes and added to theirs."""
 
     parameter: Any
     phase: ClassVar[str] = "exchange"
@@ -147,7 +147,7 @@ in_pass: ContextVar[bool] = ContextVar("in_pass", default=False)  # whether a mo
 
 
 class _Here(threading.local):
-    """What is going on in this thread.
+    """The observers of this thread, and the op that runs.
 
     observers  who hear its events
     inside     those of them who hear events from inside an op or an update. While there is one, a CUDA kernel that does

@@ -167,7 +167,7 @@ class Parameter(Weights):
         return self
 
     def cast_to(self, policy: Policy) -> dict[str, Any]:
-        """What `replace` must set to give it the policy's storage; nothing changes yet."""
+        """The arguments with which `replace` gives it the policy's storage; nothing changes yet."""
         full, storage = self.master, storage_of(policy, self.normalisation)
         master = to_dtype(full, float32) if policy.master and storage in HALVES else None
         new = {"array": to_dtype(full, storage), "_master": master, "policy": policy}

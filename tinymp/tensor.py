@@ -255,7 +255,7 @@ for _name in ("dim", "size", "zero_"):
     setattr(Tensor, _name, Held(f"ops.more.protocols.{_name}"))
 
 
-# By the ids of their leaves, those that somebody holds: `p.grad is p.grad`, as in PyTorch.
+# The Gradients in use, by id(leaf): `p.grad is p.grad`, as in PyTorch.
 _gradients: WeakValueDictionary[int, Gradient] = WeakValueDictionary()
 
 

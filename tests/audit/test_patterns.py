@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from tinymp import nn, ops
+from tinymp import nn, ops, optim
+from tinymp.audit.patterns import RULES
 
 pytestmark = pytest.mark.cpu
 
@@ -111,4 +112,16 @@ def test_what_is_written_by_hand_is_named(op, size, code):
 
 @pytest.mark.parametrize(("size", "code"), SOUND)
 def test_nothing_is_said_of_what_is_sound(size, code):
-    assert audited(size, code).patterns.as_dict() == []
+    a = audited(size, code)
+    assert a.patterns.as_dict() == [] and not [x for x in a.advise() if x.rule == "written_by_hand"]
+
+
+def test_the_table_has_what_is_sound_as_well():
+    text = str(audited(30, f"{SOUND[1][1]}\n{FAULTS[0][2]}").patterns).splitlines()
+    assert len(text) == 4 and text[2].split()[:2] == ["softmax", "exp(x)"]
+    assert str(audited(30, SOUND[0][1]).patterns) == f"none of {len(RULES)} patterns was found"
+
+
+def test_an_fp16_loss_is_refused_with_what_to_do():
+    with pytest.raises(TypeError, match=r"got float16; use ops.mse_loss, .* what FP16 has lost stays lost"):
+        optim.StaticLossScaler(8.0).scale(mp.zeros(()).half())

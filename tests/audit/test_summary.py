@@ -36,7 +36,7 @@ def test_it_counts_what_it_was_not_told():
     [(SPOILS, PROBLEM), (SPOILS - 1, LOOK), (LOOK_FROM, LOOK), (LOOK_FROM - 1, NOTE), (None, NOTE)],
 )
 def test_a_sentence_weighs_as_much_as_the_advice(importance, level):
-    head = "Of 100 rounded numbers became 3 (3 %) infinite, 0 (0 %) zero and 0 (0 %) subnormal."
+    head = "Of 100 rounded numbers, 3 (3 %) became infinite, 0 (0 %) zero and 0 (0 %) subnormal."
     most = "The most infinities outside the backward pass: 3 in a linear forward (train.py:7), 3 % of its numbers and "
     most += "100 % of these infinities."
     given = [] if importance is None else [advice("overflows", importance)]

@@ -6,7 +6,7 @@ import pytest
 import tinymp as mp
 from job import same
 from oracle import host, randn
-from tinymp import nn, ops
+from tinymp import nn, ops, optim
 
 HALF, SINGLE = np.dtype("float16"), np.dtype("float32")
 PAIRS = [
@@ -196,3 +196,21 @@ def test_what_is_shared_has_one_policy():
     relu = nn.ReLU()
     with pytest.raises(ValueError, match="'0' and '2' are one ReLU"):
         mp.MIXED.cast(nn.Sequential(relu, nn.Linear(2, 2), relu), keep={"2": mp.FP32})
+
+
+@pytest.mark.parametrize("name", ["L1Loss", "SmoothL1Loss", "HuberLoss", "NLLLoss", "KLDivLoss", "BCEWithLogitsLoss"])
+def test_a_loss_made_of_small_ops_stays_fp32_behind_a_kept_module(name):
+    class WithLoss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.loss = nn.Linear(4, 4), getattr(nn, name)()
+
+        def forward(self, x, target):
+            return self.loss(self.layer(x), target)
+
+    model = mp.MIXED.cast(WithLoss(), keep={"loss": mp.FP32})
+    target = mp.tensor(np.arange(5) % 4) if name == "NLLLoss" else mp.MIXED.cast(mp.tensor(np.full((5, 4), 0.5, "f4")))
+    with mp.use(mp.MIXED):
+        loss = model(mp.MIXED.cast(mp.tensor(np.ones((5, 4), "f4"))), target)
+        optim.DynamicLossScaler().scale(loss).backward()
+    assert loss.dtype == np.float32 and model.layer.weight.grad.dtype == np.float16

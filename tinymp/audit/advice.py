@@ -21,7 +21,7 @@ from .numbers import dtypes
 
 FLUSHED = 0.01  # share of results that become 0 from which on it is worth a look
 SKIPPED = 0.05  # share of iterations: NVG section 2.3.2 has steps skipped "infrequently"
-PAD_FROM = 0.001  # share of the operations from which on padding is worth the trouble
+PAD_FROM = 0.01  # share of the operations from which on padding is worth the trouble
 SEARCH_SKIPS = 16  # skipped steps that a scale which starts at 2^16 may need to find its value
 SHORTEST = 4  # steps, from which on it is said that most of them were skipped
 SPOILS = 65  # importance from which on the training itself suffers
@@ -77,7 +77,7 @@ def written_by_hand(found: Found) -> Iterator[Given]:
             f"Write {name} {one['instead']}",
             f"of {by_hand['rounded']:,} numbers on the way {infinite} became infinite and {zero} zero, and "
             f"{by_hand['wrong']:,} of {by_hand['results']:,} results ({wrong:.1%}) are not finite or off by a tenth; "
-            f"{name} on the same numbers: {with_op['infinite']:,}, {with_op['zero']:,} and {with_op['wrong']:,}, as "
+            f"the same numbers {one['how']}: {with_op['infinite']:,}, {with_op['zero']:,} and {with_op['wrong']:,}, as "
             f"{one['why']}. .float() afterwards brings nothing back",
             one["lines"],
             wrong,

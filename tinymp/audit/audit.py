@@ -165,7 +165,7 @@ class Audit:
         return f"<tinymp audit of {seen}; print it for a summary>"
 
     def __str__(self) -> str:
-        more = "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products, a.crash"
+        more = "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products, a.patterns, a.crash"
         asked = [name for name in ("shadow", "formats") if getattr(self, name) is not None]
         return f"{self.told()}\n\n{', a.'.join([more, *asked])} tell more; a.report(path) all."
 

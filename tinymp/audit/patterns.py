@@ -17,15 +17,17 @@ import numpy as np
 
 from .. import backend, ops
 from ..autograd import Op, no_grad
-from ..dtypes import FLOATING, HALVES, float64
+from ..dtypes import FLOATING, HALVES, float16, float32, float64
 from ..events import Observer, observe, unobserved
 from ..precision import MOVEMENT, Policy, current_policy, use
 from ..tensor import Tensor
 from .ledger import Rounding
 from .listener import Instrument, Place
-from .sampling import ByTensor, version_of_result
+from .sampling import ByTensor, table, version_of_result
 
 OFF = 0.1  # of the exact result, from which on a result counts as wrong
+LOSSES = {"cross_entropy", "mse_loss", "binary_cross_entropy_with_logits", ".float()"}  # their results are FP32
+_REFUSED = IndexError, TypeError, ValueError, RuntimeError
 FEW = 0.01  # share of results up to which wrong ones are not worth a word
 WAITING = 64  # matches that wait to be tried
 
@@ -50,7 +52,12 @@ RULES = [
     Rule("logsumexp", "log(sum(exp(x)))", "logsumexp", _SHIFTED, lambda m: ops.logsumexp(m.x, m.dims)),
     Rule("entropy", "total(softmax(x) * log_softmax(x))", "log_softmax", _LOGITS),
     Rule("cross_entropy", "total(log_softmax(x)) | total(y * log_softmax(x))", "cross_entropy", _LOGITS),
-    Rule("log_softmax", "log(softmax(x)) | x - logsumexp(x)", "log_softmax", _LOGITS),
+    Rule(
+        "log_softmax",
+        "log(softmax(x)) | x - logsumexp(x)",
+        "log_softmax",
+        _LOGITS,
+    ),
     Rule("sigmoid", "1 / (1 + exp(x))", "sigmoid", "it takes exp of -|x|", lambda m: ops.sigmoid(-m.x)),
     Rule("sigmoid", "exp(x) / (1 + exp(x))", "sigmoid", "it takes exp of -|x|", lambda m: ops.sigmoid(m.x)),
     Rule("softplus", "log(1 + exp(x))", "softplus", "it takes exp of -|x|", lambda m: ops.softplus(m.x)),
@@ -231,7 +238,8 @@ for _rule in RULES:
     for _text in _rule.pattern.split(" | "):
         _pattern = _read(ast.parse(_text, mode="eval").body)
         for _root in ("sum", "mean") if _pattern[0] == "total" else (_pattern[0],):
-            PATTERNS.setdefault(_root, []).append((_rule, _text.replace("total", _root, 1), (_root, *_pattern[1:])))
+            _shown = _text.replace("total", "mean" if _root == "mean" else "sum")
+            PATTERNS.setdefault(_root, []).append((_rule, _shown, (_root, *_pattern[1:])))
 
 
 def fits(pattern: Any, x: Any, found: dict[str, Any], root: bool = False) -> Iterator[dict[str, Any]]:
@@ -294,6 +302,7 @@ class Match:
         dims += [(n.options["dim"],) for n in self.within.values() if "dim" in n.options]
         self.dims = tuple(dims[0]) if dims else ()
         self.op = rule.op
+        self.how = "by it"
         if rule.op == "layer_norm" and self.dims and names["x"].array.ndim > len(self.dims):
             self.op = "batch_norm" if 0 in self.dims else "instance_norm" if 1 not in self.dims else rule.op
 
@@ -348,12 +357,16 @@ class Match:
     def tried(self) -> tuple[Outcome, Outcome] | None:
         """What the lines lose, and the op in their place; None where that is something else."""
         with unobserved(), no_grad(), use(self.policy), np.errstate(all="ignore"):
-            exact = _numbers(self.run(wide=True))
-            mine, own = _counted(lambda: self.run(wide=False))
+            try:
+                exact = _numbers(self.run(wide=True))
+                mine, own = _counted(lambda: self.run(wide=False))
+            except _REFUSED:  # an op of the user's own, that computes in one dtype only
+                return None
             try:
                 other, safe = _counted(lambda: (self.rule.safe or _unknown)(self))
-            except (IndexError, TypeError, ValueError, RuntimeError):  # shapes that it does not take
-                other, safe = exact, Rounding(exact.size)
+            except _REFUSED:  # shapes that it does not take
+                to, self.how = float32 if self.op in LOSSES else float16, "in FP64 and rounded once"
+                other, safe = _counted(lambda: self.run(wide=True).to(to))
         if other.size != exact.size:
             return None
         other, exact = other.reshape(-1), exact.reshape(-1)
@@ -418,7 +431,8 @@ class Outcome:
 @dataclass
 class Site:
     """A place of a pattern: the op to write, why, and instead of which; `lines` ("train.py:7", "train.py:5 to 7"); the
-    ops there, with their lines. calls: how often it ran; tried: of these the first, second, fourth, ...
+    ops there, with their lines. calls: how often it ran; tried: of these the first, second, fourth, ...; how: by the op
+    itself, or, where the pattern does not name all that it takes, by the formula in FP64
     """
 
     op: str
@@ -429,6 +443,7 @@ class Site:
     ops: list[tuple[str, str]]
     calls: int = 0
     tried: int = 0
+    how: str = "by it"
 
 
 class Patterns(Instrument):
@@ -484,7 +499,7 @@ class Patterns(Instrument):
             site, lines, safe = self._sites.setdefault((match.op, new.module, *at), (new, Outcome(), Outcome()))
             site.calls += 1
             if site.calls & (site.calls - 1) == 0 and (found := match.tried()) is not None:
-                site.tried += 1
+                site.tried, site.how = site.tried + 1, match.how
                 lines.add(found[0])
                 safe.add(found[1])
             if _gains(lines, safe):
@@ -502,7 +517,19 @@ class Patterns(Instrument):
     @property
     def looked_at(self) -> int:
         """How many places fit a pattern."""
+        self._try()
         return len(self._sites)
+
+    def __str__(self) -> str:
+        self._try()
+        counts = "infinite", "zero", "wrong"
+        rows = [("op", "by hand", "lines", "calls", "tried", *counts, *[f"{name} with op" for name in counts])]
+        for site, *both in self._sites.values():
+            cells = [f"{getattr(one, name):,}" for one in both for name in counts]
+            rows.append(
+                (site.op, site.instead.partition(" of ")[2], site.lines, str(site.calls), str(site.tried), *cells)
+            )
+        return table(rows, left=(0, 1, 2)) if self._sites else f"none of {len(RULES)} patterns was found"
 
 
 def _gains(lines: Outcome, safe: Outcome) -> bool:

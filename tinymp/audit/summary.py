@@ -127,8 +127,10 @@ def _about_roundings(ledger: list[dict], summary: dict) -> Iterable[_Statement]:
 
 def _became(summary: dict, *names: str) -> str:
     total = summary["roundings"]
-    shares = [f"{count(summary[name])} ({share(summary[name] / max(total, 1))}) {name}" for name in names]
-    return f"Of {many(total, 'rounded number')} became {', '.join(shares[:-1])} and {shares[-1]}"
+    first, *shares = [f"{count(summary[name])} ({share(summary[name] / max(total, 1))})" for name in names]
+    others = [f"{one} {name}" for one, name in zip(shares, names[1:])]
+    became = " and ".join([", ".join([f"{first} became {names[0]}", *others[:-1]]), others[-1]])
+    return f"Of {many(total, 'rounded number')}, {became}"
 
 
 def _most(rows: list[dict], name: str, what: str, rules: tuple[str, ...]) -> Iterator[_Statement]:

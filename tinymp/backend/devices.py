@@ -199,7 +199,7 @@ class Device:
     def require(self, good: Array, error: type[Exception], message: str, values: Array | None = None) -> None:
         """Raise error(message) unless all of `good` holds, with the first of `values` for which it does not.
 
-        A device that answers late notes it and raises it later, and does not know the value.
+        An asynchronous device records the failure and raises later, without the value.
         """
         if not self.every(good):
             where = tuple(int(i) for i in self.xp.argwhere(~good)[0])
@@ -276,7 +276,7 @@ def part(x: Array, axis: int, some: slice) -> Array:
 
 
 def _naive(x: Array, axes: tuple[int, ...]) -> list[int]:
-    """Those of `axes` along which NumPy does not sum pairwise: which do not go on where faster ones of them end."""
+    """The axes that NumPy adds one by one, not pairwise: those not contiguous with the faster ones."""
     naive, step = [], x.itemsize
     for a in sorted(axes, key=x.strides.__getitem__):
         if x.strides[a] == step:

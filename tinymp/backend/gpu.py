@@ -48,7 +48,7 @@ def _look() -> str | None:
 class Gpu(Device):
     """CuPy's arrays, once a GPU is in use."""
 
-    keeps_order = False  # a copy more for each, and nothing is promised of a GPU's bits
+    keeps_order = False  # it would cost a copy, and a GPU's bits are not promised
 
     def __init__(self) -> None:
         super().__init__("gpu")

@@ -105,7 +105,7 @@ def load(path: str | os.PathLike, **objects: Any) -> dict[str, Any]:
 
 
 def peek(path: str | os.PathLike) -> dict[str, Any]:
-    """Those parts of a checkpoint that hold no arrays, by name, from the header alone: whether the file is as it was
+    """The parts of a checkpoint that hold no arrays, by name, from the header alone: whether the file is as it was
     written is not looked at. ValueError and OSError as of `load`.
     """
     found = {}
@@ -175,12 +175,12 @@ def _take(part: Any, state: Any) -> None:
 
 
 def _place(states: list[Any]) -> int:
-    """Which of them is this process's, or the last."""
+    """The one of this process, or the last."""
     return min(here.rank, len(states) - 1)
 
 
 def _nonfinite(where: str, value: Any, masks: Collection[str] = ()) -> Iterator[str]:
-    """What is wrong with arrays of floating numbers that are not all finite: a run that goes on from them is lost.
+    """A complaint about floating arrays that are not finite, from which no run can go on; empty if all are.
     masks: those that may be infinite.
     """
     floating = isinstance(value, np.ndarray) and (value.dtype.kind in "fc" or value.dtype in HALVES)
@@ -198,7 +198,7 @@ def _copies(part: Any) -> dict[str, np.ndarray]:
 
 
 def _masks(where: str, part: Any) -> set[str]:
-    """Of a model's buffers those that may be infinite; the statistics of normalisation layers may not."""
+    """The buffers of a model that may be infinite: all but the statistics of normalisation layers."""
     modules = part.named_modules(remove_duplicate=False) if hasattr(part, "named_modules") else ()
     found = (m.named_buffers(path, recurse=False, remove_duplicate=False) for path, m in modules if not m.normalisation)
     return {f"{where}/{name}" for buffers in found for name, _ in buffers}

@@ -172,7 +172,7 @@ class Captured:
             warnings.warn(f"capture: {name} runs without a CUDA graph: {why}", RuntimeWarning, stacklevel=4)
 
     def _unlike_first(self, inputs: tuple) -> str:
-        """How the inputs differ from those of the first call, or ""."""
+        """The difference between the inputs and those of the first call, or ""."""
         signature = ", ".join(
             f"{x.dtype} {x.shape} on {x.device}" if isinstance(x, Tensor) else f"{type_name(x)} {x!r}" for x in inputs
         )

@@ -166,7 +166,7 @@ def schedule(
 
 
 def processors() -> int:
-    """How many multiprocessors the GPU has: an H100 132, an A100 108."""
+    """The number of the GPU's multiprocessors: an H100 has 132, an A100 108."""
     import cupy
 
     runtime = cupy.cuda.runtime
@@ -174,8 +174,8 @@ def processors() -> int:
 
 
 def at_once(n: int, *arrays: Array) -> int:
-    """How many elements a kernel may read or write at once, from rows of n: 16 bytes, or 4 halves, or 1, by the
-    addresses.
+    """The number of elements that a kernel may read or write at once, from rows of n and by their addresses: as many as
+    fill 16 bytes, or 4, or 1.
     """
     for width in (16 // arrays[0].itemsize, 4):
         if n % width == 0 and all(x.data.ptr % (width * x.itemsize) == 0 for x in arrays):

@@ -66,7 +66,7 @@ def _plan(f: Callable, operands: tuple, options: dict, targets: tuple) -> Plan |
 
 
 def _fixed(x: Any) -> Any:
-    """Of a held variable that on which a kernel depends. Of an op it is the class: options are arguments."""
+    """The part of a held variable on which a kernel depends: an op's class, as its options are arguments."""
     return type(x) if isinstance(x, Op) else (type(x), x)
 
 
@@ -121,7 +121,7 @@ def name_of(code: str) -> str:
 
 
 def plan_of(f: Callable, operands: tuple, options: dict, targets: tuple = ()) -> Plan | None:
-    """How to run a definition on arguments like these; None if it cannot be traced, or there is no array. targets:
+    """A plan that runs a definition on arguments like these; None without arrays, or if it cannot be traced. targets:
     where the results go, behind the arguments; by default they are new arrays.
     """
     arguments = [*operands, *options.values(), *targets]

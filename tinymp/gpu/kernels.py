@@ -109,7 +109,7 @@ def _argument(declaration: str, own: dict[str, str]) -> Argument:
 
 
 class Plan:
-    """What `launch` knows of a kernel for one storage dtype: it is made once."""
+    """A kernel for one storage dtype, as `launch` needs it. It is made once."""
 
     def __init__(self, kernel: Any, arguments: tuple[Argument, ...]) -> None:
         self.kernel, self.arguments = kernel, arguments

@@ -31,7 +31,7 @@ def memory_order(x: Array) -> tuple[int, ...]:
 
 
 def dense(x: Array) -> bool:
-    """Whether x fills one block of memory without gaps or repetitions."""
+    """True if x fills one block of memory without gaps or repetitions."""
     return _lies(x.shape, x.strides, x.itemsize)[1]
 
 
@@ -68,7 +68,7 @@ def _copy(x: Array, y: Array) -> None:
 
 
 def same_layout(x: Array, y: Array) -> bool:
-    """Whether kernels may walk both arrays as flat memory: of one shape, dense, in one order."""
+    """True if kernels may walk both arrays as flat memory: one shape, dense, one order."""
     return x.shape == y.shape and dense(x) and dense(y) and memory_order(x) == memory_order(y)
 
 
@@ -109,11 +109,11 @@ def power_of_two(n: int) -> int:
 
 
 def row_lanes(n: int, pack: int) -> int:
-    """How many threads share a row of n neighbours: about two packs each, up to a warp; a block for longer rows."""
+    """The number of threads that share a row of n neighbours: two packs each, up to a warp; a block for long rows."""
     packs = ceil_div(n, pack)
     return THREADS if packs > 128 else min(32, power_of_two(ceil_div(packs, 2)))
 
 
 def blocks(n: int, per_block: int, most: int = 65535 * 32) -> int:
-    """How many blocks cover n items, at least 1 and at most `most` (kernels stride over the rest)."""
+    """The number of blocks that cover n items, from 1 to `most` (kernels stride over the rest)."""
     return max(1, min(ceil_div(n, per_block), most))

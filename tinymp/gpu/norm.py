@@ -56,7 +56,7 @@ def _evaluated(op: BatchNorm, x: Array, w: Array | None, b: Array | None, eps: f
 
 
 def running_arguments(running: Running) -> tuple | None:
-    """What the kernel batch_norm_forward takes to move them; None for arrays that only `Running.update` can handle."""
+    """The arguments with which the kernel moves them; None for arrays that only `Running.update` can handle."""
     number = isinstance(running.momentum, (int, float, np.generic))
     arrays = running.mean, running.var, running.count, None if number else running.momentum
     for v, dtype in zip(arrays, ("float32", "float32", "int64", "float32")):

@@ -16,7 +16,7 @@ Array = Any
 
 
 class Recording:
-    """What the host has to do beside a CUDA graph that is being captured; see `after_capture` and `before_replay`."""
+    """The host's tasks for a CUDA graph that is being captured; see `after_capture` and `before_replay`."""
 
     def __init__(self) -> None:
         self.after: list[Callable[[], None]] = []
@@ -42,7 +42,7 @@ def record() -> Iterator[Recording]:
 
 
 def capturing() -> bool:
-    """Whether this thread captures a CUDA graph: nothing runs now, it will at each replay."""
+    """True if this thread captures a CUDA graph: nothing runs now, but at each replay."""
     return _here.recording is not None
 
 

@@ -1,4 +1,4 @@
-"""How the blocks of a GPU share sums along one axis, over channels and over the last axes, by kernels in `rows.cuh` and
+"""The division of sums along one axis, over channels and over the last axes among a GPU's blocks, by `rows.cuh` and
 beside the ops. A plan is made for a dense array, and is None for one that no kernel takes.
 """
 

@@ -34,7 +34,7 @@ def sums(xp: Any, x: Array, axes: tuple[int, ...]) -> Array | None:
 
 
 def rows(xp: Any, x: Array, n: int, length: int, shape: list[int]) -> Array:
-    """Those of x, seen as (n, length), over each row."""
+    """The sums of x, seen as (n, length), over each row."""
     y = xp.empty(shape, "float32")
     Rows(n, length, row_lanes(length, 16 // x.itemsize)).launch(KERNELS, "sum_rows", x, y)
     return y

@@ -49,7 +49,7 @@ class Geometry(NamedTuple):
         return h + self.pads[0][0] + self.pads[0][1], w + self.pads[1][0] + self.pads[1][1]
 
     def output(self, h: int, w: int) -> Pair:
-        """How many windows fit: floor((size + padding - dilation (kernel - 1) - 1) / stride) + 1."""
+        """The number of windows that fit: floor((size + padding - dilation (kernel - 1) - 1) / stride) + 1."""
         sides = zip(self.padded(h, w), self.kernel, self.stride, self.dilation)
         return self.out or tuple([(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in sides])
 

@@ -131,7 +131,7 @@ class LSTM(Recurrent):
         self.device.map_into((*gates, cell, h), step, c, *gates, *self.xp.split(m, 4, 1))
 
     def unit_backward(self, gates: Array, cell: Array, before: Array, d: Array, dy: Any, dc: Array, dz: Array) -> None:
-        """Of such a step, in place: dz (n, 4 H) is written, and dc, FP32, goes on to the step before.
+        """The backward of a step, in place: it writes dz (n, 4 H), and dc, FP32, for the step before.
 
         before: the state before; d: the gradient of h, FP32; dy: what is still to be added to it, or None.
         """

@@ -36,10 +36,10 @@ from .result import StepResult
 
 # The backward pass starts from S, which below 2^-14 is subnormal in FP16 and loses bits. If gradients still overflow
 # there, the scale is not the cause.
-MIN_SCALE = 2.0**-14
 # At 2^24, gradients down to 2^-48 survive; MPT section 3.2 found those below 2^-27 irrelevant. Without a ceiling, a
 # model whose gradients are all zero would double S until the loss overflows.
-MAX_SCALE = 2.0**24
+MIN_SCALE, MAX_SCALE = 2.0**-14, 2.0**24
+WIDEN = "use ops.mse_loss, ..., or call .float() before its first op: behind it, what FP16 has lost stays lost"
 ENDS = "call update() at the end of the iteration, also of one that was interrupted"
 SEE = "docs/scalers.md says how to find the op and the line"
 
@@ -164,10 +164,7 @@ class LossScaler:
         TypeError for an FP16 loss: it belongs in FP32 (NVG section 2.3.1). ValueError for more than one element.
         """
         if tensor("scale", "loss", loss).dtype not in FLOATING or loss.dtype in HALVES:
-            raise TypeError(
-                f"scale: expected the loss in FP32, got {loss.dtype}; use a loss of tinymp.ops, such as mse_loss, or "
-                "widen what it is computed from: .float() on the loss itself brings back nothing that FP16 has lost"
-            )
+            raise TypeError(f"scale: expected the loss in FP32, got {loss.dtype}; {WIDEN}")
         if loss.array.size != 1:
             raise ValueError(f"scale: expected a scalar loss, got shape {loss.shape}; reduce it with .mean() or .sum()")
         if self._device != (device := backend.of(loss.array).name):

@@ -47,7 +47,7 @@ class SharedBatches:
         )
 
     def part(self, cut: Iterable[np.ndarray], epoch: int) -> Iterable[np.ndarray]:
-        """Of each batch of an epoch, given by its item numbers, those of this process."""
+        """This process's item numbers of each batch of an epoch."""
         if self.size == 1:
             return cut
         cut = list(cut)
@@ -62,7 +62,7 @@ class SharedBatches:
 
 
 def _checksums(dataset: Any) -> list[int]:
-    """Of the arrays of a TensorDataset, and of the indices of Subsets of one."""
+    """Checksums of the arrays of a TensorDataset, and of the indices of its Subsets."""
     subsets = []
     while type(dataset) is Subset:
         subsets.append(zlib.crc32(np.ascontiguousarray(dataset.indices).data))

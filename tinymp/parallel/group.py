@@ -132,7 +132,7 @@ class Group:
     # ---- anything that JSON can say
 
     def tell(self, value: Any) -> list[Any]:
-        """What every process told, by rank: numbers, strings, lists and dicts of them, None."""
+        """The values that every process tells, by rank: numbers, strings, lists and dicts of them, None."""
         x = np.frombuffer(_said("tell", "value", value), np.uint8)
         return [json.loads(one.tobytes()) for one in self.all_gather(x)]
 
@@ -152,7 +152,7 @@ class Group:
                     )
 
     def agreed(self, *found: Any) -> list[Any]:
-        """Of each value that of the first process in which it is not None; the processes then know the same."""
+        """Each value, from the first process in which it is not None; then all processes have the same."""
         some = np.array([float(any(value is not None for value in found))])
         self.all_reduce(some, "max")  # quicker than telling what, which is rare
         if not some[0]:
@@ -184,7 +184,7 @@ class Group:
 
 
 class Pending:
-    """What was begun and goes on beside the program. `wait` returns when it is done, and raises what went wrong."""
+    """A task that runs while the program goes on. `wait` returns when it is done, and raises its error."""
 
     def wait(self) -> None:
         """Until the array holds the result."""

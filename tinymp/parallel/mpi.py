@@ -39,7 +39,7 @@ def _add_fp16(a: Any, b: Any, _: Any) -> None:
 
 
 class Job(Pending):
-    """What a thread does, one after the other, while the program goes on."""
+    """Tasks that a thread does one after another while the program goes on."""
 
     def __init__(self, group: MPIGroup, what: str, do: Callable[[], Any]) -> None:
         self.group, self.what, self.do = group, what, do

@@ -119,7 +119,7 @@ class Scaled:
         return y if y.shape == x.shape else y.reshape(-1)[: x.size].reshape(x.shape)
 
     def loss(self, x: Array, largest: Array | None = None) -> np.ndarray:
-        """What this does to FP32 x, as an FP64 array with one number for each of LOSSES. What is no finite number in x
+        """The losses of FP32 x, as an FP64 array with one number for each of LOSSES. What is no finite number in x
         is left out, and of the last four sums what is none afterwards. largest: that of the whole array where x is a
         sample.
         """

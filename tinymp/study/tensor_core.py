@@ -37,7 +37,7 @@ NOTHING = -4096  # the exponent of a zero operand, below that of every product
 
 @dataclass(frozen=True)
 class Unit:
-    """How the Tensor Cores of an architecture sum products of one format.
+    """The way in which the Tensor Cores of an architecture sum products of one format.
 
     products  n: how many products one step adds to the accumulator
     bits      F: how many bits of each term stay behind the point

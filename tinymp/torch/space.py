@@ -1,4 +1,4 @@
-"""How a module of the face finds its names: in a table, at their first use (PEP 562)."""
+"""Modules of the face find their names in a table, at their first use (PEP 562)."""
 
 from __future__ import annotations
 

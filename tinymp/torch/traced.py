@@ -157,7 +157,7 @@ def _mapped(f: Callable, x: Any) -> Any:
 
 
 def part(module: Any, path: str) -> Any:
-    """Of a module that which has this path; itself for an empty one."""
+    """The submodule at this path; the module itself for an empty one."""
     return operator.attrgetter(path)(module) if path else module
 
 

@@ -24,7 +24,7 @@ ZEN_5 = 26  # AMD's number of that family; those after it are unknown, too
 
 
 def settings(cpu: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """What to set in the environment before OpenBLAS is loaded. cpu: the text of /proc/cpuinfo."""
+    """The settings for the environment before OpenBLAS is loaded. cpu: the text of /proc/cpuinfo."""
     if environment.get(OFF) == "0":
         return {}
     facts = _facts(cpu)
@@ -68,7 +68,7 @@ def describe() -> str:
 
 
 def complaints(kernels: str, cpu: str, environment: Mapping[str, str]) -> list[str]:
-    """What is lost with these kernels on this CPU, or since NumPy was loaded before tinymp; and how to get it."""
+    """Complaints about kernels too slow for this CPU, or NumPy loaded before tinymp, each with its cure."""
     lost, wanted = [], settings(cpu, environment)
     if kernels in LESSER and set(_facts(cpu).get("flags", ())) >= NEEDED:
         if CORE in environment:
@@ -86,7 +86,7 @@ def complaints(kernels: str, cpu: str, environment: Mapping[str, str]) -> list[s
 
 
 def cpu() -> str:
-    """What Linux knows of the CPUs; empty elsewhere."""
+    """Linux's description of the CPUs; empty elsewhere."""
     try:
         return pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -69,7 +69,7 @@ def columns(xp: Any, x: Array, g: Geometry) -> tuple[list[slice], Callable[[slic
 
 
 def small_run(g: Geometry, w: Array) -> int:
-    """How many columns a small product with the weights w of one tap across has at most; 0 if that is too few."""
+    """The widest product with the weights w of one tap that BLAS runs without copying; 0 if too narrow."""
     most = SMALL * g.groups * g.kernel[1] // max(w.size, 1)
     return most if most >= RUN else 0
 

@@ -40,7 +40,7 @@ _pool: ThreadPoolExecutor | None = None
 
 
 def count() -> int:
-    """How many threads share the work: as many as BLAS has (OPENBLAS_NUM_THREADS); one if it cannot be told."""
+    """The number of threads that share the work: BLAS's (OPENBLAS_NUM_THREADS), or one if that is unknown."""
     return (_before if _sharing else _get()) if _set else 1
 
 

@@ -39,7 +39,7 @@ def backward(op: Unary, dy: Array) -> Array:
 
 
 def tabled(x: Array) -> bool:
-    """Whether a table is worth it, and has the results: those of FP16, rounded to nearest, of which nobody hears."""
+    """True for large FP16 arrays whose results are rounded to nearest, while no observer listens."""
     nearest = policy_in_use.get().rounding == "nearest"
     return x.dtype == float16 and x.size >= LEAST and nearest and not here.inside
 

@@ -29,7 +29,7 @@ def _inside(p: Tensor) -> Tensor:
 
 
 class Distribution:
-    """Of numbers, one for each element of batch_shape. A sample has shape (*sample_shape, *batch_shape)."""
+    """A distribution of numbers for each element of batch_shape; samples are (*sample_shape, *batch_shape)."""
 
     has_rsample = False
     event_shape = ()
@@ -77,7 +77,7 @@ class Distribution:
 
 
 class Categorical(Distribution):
-    """Of the integers below K. probs: (..., K), divided by their sum; or logits: their logarithms plus a constant."""
+    """Integers below K. probs: (..., K), divided by their sum; or logits: their logarithms plus a constant."""
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         self._validates = validate_args is not False

@@ -86,7 +86,7 @@ class Attention(Op):
         return self.xp.fmin(s, self.xp.where(mask, s.dtype.type(INF), s.dtype.type(-INF)))
 
     def growth(self) -> float:
-        """How much larger dropout makes the weights that it keeps."""
+        """The factor by which dropout enlarges the weights that it keeps."""
         return 1 / (1 - self.dropout_p) if self.dropout_p < 1 else 0.0
 
     def _dropped(self, x: Array, kept: Array | None) -> Array:

@@ -143,7 +143,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often 0, 1, 2, ... occur among the integers `input` (one axis), as int64; at least `minlength` counts.
+    """The counts of 0, 1, 2, ... among the integers `input` (one axis), as int64; at least `minlength` of them.
 
     weights: of input's shape; their sums come in place of counts, in float32 for those of float32, else in float64.
     ValueError for negative integers and other shapes.

@@ -14,7 +14,6 @@ from .. import loss as core
 from ..index import getitem
 from ..loss import Labelled, Loss, MSELoss, check_labels, check_reduction, class_axis
 from ..pointwise import add, broadcastable, div, mul, sub
-from ..reduce import mean
 from ..reduce import sum as total
 from ..shape import reshape
 from ..unary import abs, exp, log, square
@@ -80,6 +79,19 @@ class WeightedCrossEntropy(Labelled):
         return dx, None, None
 
 
+class Reduced(Loss):
+    """The mean or sum of a loss's terms, or these themselves: what makes of small ops a loss, which stays FP32."""
+
+    name = "loss"
+
+    def forward(self, terms: Array, *, reduction: str) -> Array:
+        return self.reduced(terms, terms.size)
+
+    def backward(self, dy: Array) -> Array:
+        shape = self.targets[0].shape
+        return self.xp.broadcast_to(self.dl(dy, math.prod(shape)), shape)
+
+
 class BCE(Loss):
     """l = -t ln x - (1 - t) ln(1 - x), both logarithms at least -100; of FP32 x and t.
 
@@ -137,7 +149,7 @@ def _weighed(op: str, terms: Tensor, input: Tensor, weight: Any, reduction: str,
         return _reduced(op, terms, reduction)
     w = _weight(op, "weight", weight, input, how == "broadcasts")
     if how == "weights" and reduction == "mean":
-        return div(total(mul(terms, w)), total(w))
+        return _reduced(op, div(total(mul(terms, w)), total(w)), "none")
     return _reduced(op, mul(terms, w), reduction)
 
 
@@ -199,7 +211,8 @@ def nll_loss(
     ignored, t = logical_not(kept), where(kept, target, 0)
     w = kept.to(x.dtype) if weight is None else masked_fill(getitem(wide(weight)[0], t), ignored, 0)
     terms = neg(mul(masked_fill(squeeze(gather(x, d, unsqueeze(t, d)), d), ignored, 0), w))
-    return div(total(terms), total(w)) if reduction == "mean" else _reduced(op, terms, reduction)
+    average = reduction == "mean"
+    return _reduced(op, div(total(terms), total(w)) if average else terms, "none" if average else reduction)
 
 
 def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
@@ -268,9 +281,9 @@ def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target
     else:
         none = eq(t, 0)  # there the term is 0 (1 ln 1 - 0), whatever the input is
         terms = mul(t, sub(log(masked_fill(t, none, 1)), masked_fill(x, none, 0)))
-    if reduction != "batchmean":
-        return _reduced(op, terms, reduction)
-    return div(total(terms), max(input.shape[0], 1) if input.ndim else 1)
+    if reduction == "batchmean":
+        terms, reduction = div(terms, max(input.shape[0], 1) if input.ndim else 1), "sum"
+    return _reduced(op, terms, reduction)
 
 
 def _inputs(op: str, *named: tuple[str, Any]) -> list[Tensor]:
@@ -287,7 +300,7 @@ def _signs(op: str, target: Any, like: Tensor) -> Tensor:
 
 def _reduced(op: str, terms: Tensor, reduction: Any) -> Tensor:
     check_reduction(op, reduction, terms)
-    return terms if reduction == "none" else mean(terms) if reduction == "mean" else total(terms)
+    return Reduced.apply(terms, reduction=reduction)
 
 
 def margin_ranking_loss(
