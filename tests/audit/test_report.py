@@ -17,8 +17,8 @@ from tinymp.audit.report import page
 from tinymp.audit.sampling import table
 
 pytestmark = pytest.mark.cpu
-SECTIONS = ["summary", "ledger", "histograms", "updates", "scale", "bytes", "products", "shadow", "formats", "words"]
-SECTIONS += ["environment"]
+SECTIONS = ["summary", "ledger", "histograms", "updates", "scale", "bytes", "patterns", "products", "shadow"]
+SECTIONS += ["formats", "words", "environment"]
 FIGURES = "ledger", "exponents", "scales", "loss", "scale", "updates", "bytes", "products", "shadow"
 NASTY = "<script>alert('x')</script>&amp;\"{{ 7 * 7 }}"
 
@@ -146,7 +146,19 @@ def test_tables_as_html():
 
 def test_what_a_notebook_shows():
     a = audited()
-    for one in (a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products, a.shadow, a.formats, a.crash, a):
+    for one in (
+        a.ledger,
+        a.histograms,
+        a.updates,
+        a.scale,
+        a.bytes,
+        a.patterns,
+        a.products,
+        a.shadow,
+        a.formats,
+        a.crash,
+        a,
+    ):
         made = Page(one._repr_html_())
         text = str(one) if one is not a else a.told()
         shown = " ".join([made.text("p"), made.text("th"), made.text("td")])

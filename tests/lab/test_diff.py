@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -231,6 +232,27 @@ def test_programs_that_differ_are_lined_up(number, a, b, parts, left, tmp_path):
     assert (found.diverges and f"{found.diverges[1]} {found.diverges[2]}") == parts
     ops = found.unmatched and (len(found.unmatched.a), len(found.unmatched.b), found.unmatched.moved)
     assert (ops or (0, 0, 0)) == left
+
+
+@pytest.mark.parametrize(
+    ("b", "parts"),
+    [
+        ([8, 16, 24, 32, 12], "model.3 linear forward"),
+        ([8, 16, 32, 32, 12], "model.6 linear forward"),
+        ([8, 16, 32, 12, 12], "model.9 linear forward"),
+    ],
+)
+def test_a_layer_more_after_which_all_weights_are_others(b, parts, tmp_path):
+    """Names, weights and values differ from there on; what is left says enough."""
+    for name, widths in (("a", [8, 16, 32, 12]), ("b", b)):
+        mp.manual_seed(0)
+        layers = [(nn.Linear(n, m), nn.BatchNorm1d(m), nn.ReLU()) for n, m in pairwise(widths)]
+        model = nn.Sequential(*[one for some in layers for one in some], nn.Linear(12, 3))
+        with mp.audit(trace=tmp_path / name):
+            model(mp.tensor(rng(0).standard_normal((20, 8)).astype("float32"))).sum().backward()
+    found = diff(tmp_path / "a", tmp_path / "b")
+    assert (found.diverges[1], str(found.diverges[2])) == ("B", parts)
+    assert found.unmatched.a == [] and [x.op for x in found.unmatched.b] == ["linear", "batch_norm", "relu"]
 
 
 def test_another_learning_rate_and_another_clipping(tmp_path):

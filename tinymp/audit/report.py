@@ -40,6 +40,7 @@ SECTIONS = [
     ),
     ("scale", "Loss and loss scale", ("loss", "scale"), "A cross marks a skipped step."),
     ("bytes", "Bytes", ("bytes",), "What is kept, by role and dtype, and what FP32 would take."),
+    ("patterns", "Written by hand", (), "Softmax, norms, losses, ... by hand, where an op would keep what FP16 loses."),
     (
         "products",
         "Tensor Cores",

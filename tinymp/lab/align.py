@@ -92,9 +92,12 @@ class _Step:
         """Pair what both read in the same place: results of ops, or what comes from outside."""
         for i, j in zip(x.inputs, y.inputs) if len(x.inputs) == len(y.inputs) else ():
             one, other = self._a.get(i), self._b.get(j)
-            if one and other and outputs == (one.role == "output") and _kind(one) == _kind(other):
-                # what passes its numbers on stands for no other op
-                self._pair(one, other, one.op == other.op or not (passes(one, self._a) or passes(other, self._b)))
+            if one is None or other is None or (one.role, one.phase) != (other.role, other.phase):
+                continue
+            # what passes its numbers on stands for no other op
+            takes = one.shape == other.shape and not (passes(one, self._a) or passes(other, self._b))
+            made = one.role == "output"
+            self._pair(one, other, made == outputs and (not made or one.op == other.op or takes))
 
     def _by(self, key: Callable[[Line], Hashable], of_b: Callable[[Line], Hashable] | None = None) -> None:
         """Of the lines of both that are left, pair the n-th of a key with the n-th."""
@@ -148,10 +151,6 @@ def passes(x: Line, lines: dict[int, Line]) -> bool:
     return any((x.digest, x.dtype) == (y.digest, y.dtype) for i in x.inputs if (y := lines.get(i)))
 
 
-def _kind(x: Line) -> tuple:
-    return x.role, x.phase, x.shape
-
-
 def _named(x: Line) -> tuple[str, str] | None:
     """The parameter that a line belongs to."""
     if x.role in ("gradient", "update"):
@@ -191,7 +190,7 @@ def alike(a: list[Any], b: list[Any]) -> Array:
 
 
 def weigh(a: list[Call], b: list[Call], leaves: list[list[tuple]]) -> Array:
-    """What speaks for each pair of calls: 1 for the same shape and for the same module each, up to 4 for results that
+    """What speaks for each pair of calls: 2 for the same shape, 1 for the same module, up to 4 for results that
     are close, 4 for the same weights (or data) that it reads. 0 where the op is another.
     """
     first = [[c[0] for c in some] for some in (a, b)]
@@ -204,7 +203,7 @@ def weigh(a: list[Call], b: list[Call], leaves: list[list[tuple]]) -> Array:
     shape = alike(*[[(*c.shape, "") for c in some] for some in first])
     op, module = (alike(*[[getattr(c, name) for c in some] for some in first]) for name in ("op", "module"))
     values = 4 * shape * np.clip(1 - 4 * np.nan_to_num(far), 0, 1) + 4 * (shape | module) * alike(*leaves)
-    return op * (0.25 + shape + module + values)
+    return op * (0.25 + 2 * shape + module + values)
 
 
 def sure(weights: Array) -> Array:

@@ -409,10 +409,12 @@ class Difference:
             begins = "What both have is the same, bit for bit" if any(self.only) else "No difference, bit for bit"
             tensors = sum(s.tensors for s in self.steps)
             yield Section(f"{begins}: {_many(tensors, 'tensor')} in {_many(len(self.steps), 'step')}.")
-        elif self.diverges and self.diverges[1]:
+        elif self.diverges and not any(p and p.a is self.diverges[2] for p in (self.first, self.beyond)):
             at, which, line = self.diverges
-            what = f"step {at}, {_at(line)}, in {which} alone"
-            yield Section(f"They part: {what}", ["It changes the numbers, and what comes after it differs."])
+            what = [f"Only {which} has it. It changes the numbers, and what comes after it differs."] * bool(which)
+            if self._parted and not which:
+                what = [f"Apart by {apart(self._parted.distance)}, what it read by {apart(self._parted.inputs)}."]
+            yield Section(f"They part: step {at}, {_at(line)}", what)
         if self.first is not None:
             yield self._about("First difference", self.first, [self.why()])
             if self.beyond is None:
