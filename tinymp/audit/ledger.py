@@ -110,8 +110,11 @@ class Row:
     def as_dict(self) -> dict[str, Any]:
         """Its columns, under "roundings" the lines, and under "code" the text of the caller's, if it can be read."""
         own = {name: getattr(self, name) for name in COLUMNS}
-        code = next((text.strip() for _, text in source(self.caller)), "")
-        return {**own, "code": code, "roundings": {line: asdict(r) for line, r in self.roundings.items()}}
+        return {
+            **own,
+            "code": source(self.caller),
+            "roundings": {line: asdict(r) for line, r in self.roundings.items()},
+        }
 
 
 COUNTS = ("rounded", "zero", "subnormal", "infinite", "largest")

@@ -1,4 +1,4 @@
-"""What instruments share: which iterations they keep, sparse rows once each, versions, tables, and colours."""
+"""What instruments share: sparse rows once each, versions, tables, and colours."""
 
 from __future__ import annotations
 
@@ -57,22 +57,6 @@ class ByTensor(Generic[T]):
 def _forget(arrays: dict, key: int, array: ref) -> None:
     if key in arrays and arrays[key][0] is array:
         del arrays[key]
-
-
-class Spaced:
-    """Chooses at most so many iterations, evenly spaced: their distance doubles as the training goes on."""
-
-    def __init__(self, most: int) -> None:
-        self.most, self.distance = most, 1
-
-    def wants(self, iteration: int) -> bool:
-        """Whether to keep this iteration; earlier ones for which this has become False can be dropped."""
-        while iteration >= self.most * self.distance:
-            self.distance *= 2
-        return iteration % self.distance == 0
-
-    def thinned(self, kept: dict[int, Any]) -> dict[int, Any]:
-        return {i: value for i, value in kept.items() if i % self.distance == 0}
 
 
 def array_in(x: Any) -> Any:

@@ -24,7 +24,7 @@ from ..precision import current_policy
 from ..tensor import Tensor
 from .listener import PLACE, Instrument, Place, begins_backward
 from .replay import Pass, Replay, overflowed
-from .sampling import Spaced, Told, nonfinite
+from .sampling import Told, nonfinite
 
 
 @dataclass
@@ -96,7 +96,6 @@ class Scales(Told, Instrument):
         self._current: Pass | None = None
         self._stepped = False
         self._losses: dict[str, dict[int, float]] = {}
-        self._spaced = Spaced(400)
         self._begin()
 
     def _begin(self) -> None:
@@ -117,17 +116,14 @@ class Scales(Told, Instrument):
         if place.phase == "forward":
             self._forward(place, op, inputs, outputs)
         else:
-            now, loss = self.listener.iteration, self.listener.loss
-            if begins_backward(op) and loss and self._spaced.wants(now):
-                kept = self._losses.setdefault(name := f"{current_policy().name}, {place.caller}", {})
-                kept[now] = loss[0]
-                if len(kept) > self._spaced.most // 2:
-                    self._losses[name] = self._spaced.thinned(kept)
+            if begins_backward(op) and self.listener.loss:
+                kept = self._losses.setdefault(f"{current_policy().name}, {place.caller}", {})
+                kept[self.listener.iteration] = self.listener.loss[0]
             self._backward(op)
 
     @property
     def losses(self) -> dict[str, dict[int, float]]:
-        return {name: self._spaced.thinned(kept) for name, kept in self._losses.items()}
+        return {name: dict([*kept.items()][:: -(-len(kept) // 400)]) for name, kept in self._losses.items()}
 
     def _forward(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         self._end_pass()
