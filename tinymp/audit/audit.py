@@ -16,7 +16,7 @@ from .crash import Crash
 from .formats import Formats
 from .found import Found
 from .histograms import Exponents
-from .ledger import WORST, Ledger, Rows, jsonable
+from .ledger import WIDE, WORST, Ledger, Rows, jsonable
 from .listener import Instrument, Listener
 from .machine import info
 from .patterns import Patterns
@@ -170,7 +170,7 @@ class Audit:
         return f"{self.told()}\n\n{', a.'.join([more, *asked])} tell more; a.report(path) all."
 
     def _repr_html_(self) -> str:
-        return html(self._said())
+        return html(self._said(WIDE))
 
     def told(self, width: int | None = None) -> str:
         """What to know, the advice, and the rows that lose most, in a table of at most so many characters' width."""

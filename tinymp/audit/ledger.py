@@ -16,7 +16,7 @@ from ..gradients import values_of
 from ..ops.more.limits import limits, patterns
 from ..precision import MOVEMENT, UPDATE, current_policy
 from ..study.operands import emulated
-from . import estimates
+from . import estimates, numbers
 from .callers import source
 from .listener import Instrument, Place
 from .sampling import RED, SKY, Table, narrowed, table, width_of
@@ -123,6 +123,7 @@ WORST = ("infinite", "zero", "subnormal", "rounded")  # any infinity weighs more
 COLUMNS = tuple(f.name for f in fields(Row) if f.name != "roundings") + COUNTS + FURTHER
 NUMBERS = {"calls", "elements", *COUNTS, *FURTHER}  # of these columns
 
+WIDE = 180  # characters, in a notebook or page
 LEAST = ("where", "accumulated", "kind", "read", "calls", "written", "largest", "policy", "caller")  # first to go
 
 
@@ -168,7 +169,7 @@ class Rows(list[Row]):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return self.fitted(None)._repr_html_()
+        return self.fitted(WIDE)._repr_html_()
 
     def fitted(self, width: int | None) -> Table:
         """The table in lines of at most so many characters (None: as many as it takes): without the columns that say
@@ -188,7 +189,7 @@ class Rows(list[Row]):
 
     def draw(self, axes: Any) -> None:
         """Bars: the shares that became infinite, zero and subnormal, of the ten worst rows (see WORST), and how many
-        those are.
+        the worst of those are.
         """
         kinds = {"infinite": "black", "zero": RED, "subnormal": SKY}
         rows = [row for row in self.sorted_by(*WORST)[:10] if any(getattr(row, name) for name in kinds)][::-1]
@@ -197,13 +198,13 @@ class Rows(list[Row]):
             shares = [100 * getattr(row, name) / row.rounded for row in rows]
             bars = axes.barh(range(len(rows)), shares, left=start, color=color, label=name)
             start = [a + b for a, b in zip(start, shares)]
-        counts = [", ".join(f"{n:,} {name}" for name in kinds if (n := getattr(row, name))) for row in rows]
+        counts = [next(f"{numbers.count(n)} {name}" for name in kinds if (n := getattr(row, name))) for row in rows]
         axes.bar_label(bars, counts, padding=4, fontsize=8)  # a share may be too small to be seen
         labels = [" ".join(dict.fromkeys((row.module, row.op, row.phase))).strip() for row in rows]  # "cast" only once
         axes.set_yticks(range(len(rows)), labels)
-        axes.set(xlabel="share of the numbers that were rounded there, %", title="What roundings lost")
-        axes.set_xlim(0, 2.2 * max(start, default=1.0))  # room for the counts
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, fontsize=8, frameon=False)
+        axes.set(xlabel="share of what was rounded there, %", title="What roundings lost")
+        axes.set_xlim(0, 1.6 * max(start, default=1.0))  # room for the counts
+        axes.legend(loc="upper center", bbox_to_anchor=(0.3, -0.15), ncols=3, fontsize=8, frameon=False)
 
 
 def _known(*columns: str) -> None:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..backend.extras import hint
-from .ledger import WORST
+from .ledger import WIDE, WORST
 from .numbers import count, share
 from .pictures import drawn, panels, svg
 from .sampling import breakable, html
@@ -69,9 +69,6 @@ WORDS = {
     "subnormal": "now below 2⁻¹⁴ in magnitude, where FP16 has fewer than 11 significant bits.",
     "infinite": "it was finite and is not now: its magnitude was 65,520 or more; the largest FP16 number is 65,504.",
     "ulp": "unit in the last place: the distance to the next number of the dtype.",
-    "loss scale": "the factor S on the loss, and so on every gradient, that lifts small gradients into FP16's range.",
-    "skipped": "a step whose gradients overflowed: the weights stay, the scale is lowered.",
-    "master": "the FP32 copy of a weight that updates are added to; the FP16 one is its rounding.",
     "kind": "DOT: matrix products. REDUCTION: sums, softmax, batch norm. POINTWISE: element by element. MOVEMENT: only "
     "copies. LOSS. UPDATE: the optimizer.",
     "MPT, NVG": "the sources: Mixed Precision Training (Micikevicius et al., 2018) and NVIDIA's guide Training with "
@@ -89,6 +86,8 @@ p, li, dd { max-width: 80ch; overflow-wrap: anywhere; }
 .problem, .look { border-left: 4px solid #d55e00; padding-left: 8px; margin-left: -12px; }
 .problem { font-weight: 600; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 380px), 1fr)); gap: 12px; }
+.pictures:has(> :only-child) { float: left; width: min(100%, 400px); margin-right: 32px; }
+section { display: flow-root; } #ledger .scroll { clear: both; }
 .pictures svg { width: 100%; max-width: 560px; height: auto; background: #fff; break-inside: avoid; }
 .scroll { overflow-x: auto; margin: 12px 0; }
 table { border-collapse: collapse; font-size: 13px; line-height: 1.35; font-variant-numeric: tabular-nums; }
@@ -103,6 +102,7 @@ dt, dd { display: inline; margin: 0 8px 0 0; } dt { font-weight: 600; }
   @page { margin: 12mm; }
   body { font-size: 9pt; padding: 0; } section { padding: 8pt 0; } nav { display: none; }
   .pictures { grid-template-columns: repeat(3, 1fr); gap: 6pt; }
+  .pictures:has(> :only-child) { grid-template-columns: 1fr; width: 62mm; margin-right: 6mm; }
   .scroll { overflow: visible; } table { font-size: 6.5pt; } th, td { padding: 2pt 6pt 2pt 0; }
   tr { break-inside: avoid; } tbody tr:nth-child(n+16) { display: none; }
 }
@@ -132,7 +132,7 @@ def page(audit: Any, title: str) -> str:
     sections = [("summary", "What to know", _summary(content, audit))]
     for name, heading, drawn_there, said in SECTIONS:
         if (found := getattr(audit, name)) is not None:
-            told = [found.sorted_by(*WORST).fitted(None)] if name == "ledger" else found.parts()
+            told = [found.sorted_by(*WORST).fitted(WIDE)] if name == "ledger" else found.parts()
             pictures = [svg(drawn(panel)) for one in drawn_there for panel in figures.get(one, ())]
             shown = f"<div class='pictures'>{''.join(pictures)}</div>" if pictures else ""
             sections.append((name, heading, f"{html([said])}{shown}{html(told)}"))

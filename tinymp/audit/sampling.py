@@ -168,4 +168,4 @@ def html(parts: Iterable[str]) -> str:
 
 def breakable(text: str) -> str:
     """Text as HTML, in which long names may go on in another line behind their dots."""
-    return re.sub(r"(?<=\w)([.])(?!py)(?=\w\D)", r"\1<wbr>", escape(text))
+    return re.sub(r"(?<=\w)([.])(?!py\b)(?=[A-Za-z_])", r"\1<wbr>", escape(text))
