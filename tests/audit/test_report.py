@@ -13,6 +13,7 @@ import pytest
 import tinymp as mp
 from tinymp import nn, ops, optim
 from tinymp.audit import numbers
+from tinymp.audit.ledger import WIDE, Rows
 from tinymp.audit.report import page
 from tinymp.audit.sampling import table
 
@@ -160,7 +161,7 @@ def test_what_a_notebook_shows():
         a,
     ):
         made = Page(one._repr_html_())
-        text = str(one) if one is not a else a.told()
+        text = a.told(WIDE) if one is a else one.fitted(WIDE) if isinstance(one, Rows) else str(one)
         shown = " ".join([made.text("p"), made.text("th"), made.text("td")])
         assert set(re.findall(r"\w{5,}", text)) <= set(re.findall(r"\w{5,}", shown)), one
     assert a.figure("bytes")._repr_svg_().startswith("<svg")
