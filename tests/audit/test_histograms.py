@@ -130,6 +130,8 @@ def test_counts_of_several_loss_scales_are_brought_to_the_last():
     t = tensor(histograms, "w", "weight gradient")
     assert t["scale"] == 32 and by_exponent(t) == {-15: 6, -7: 3, 6: 3} and t["zeros"] == 6 and t["iterations"] == 3
     activation = tensor(histograms, "backward() mul", "activation gradient")
+    ceiling = histograms.ceiling()
+    assert (ceiling["name"], ceiling["largest"], ceiling["infinite"]) == ("w", 3.0, None)
     assert activation["scale"] == 32 and by_exponent(activation) == {5: 18} and activation["largest"] == 1
 
 

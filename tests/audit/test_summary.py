@@ -58,3 +58,34 @@ def test_an_evaluation_is_not_asked_about():
     evaluation = {**step, "m": 250, "misaligned": ["m"], "eligible": False}
     assert "100 % of the work in 2 matrix products." in said(FINE, products=[step, back, evaluation])[-1]
     assert "0 % of the work in 1 matrix product (1 with" in said(NOTE, products=[evaluation])[-1]  # nothing was trained
+
+
+@pytest.mark.parametrize(
+    ("largest", "infinite", "end"),
+    [
+        (1.5, None, ": the weight gradient of net.a is up to 1.5, so 49,152 of 65,504."),
+        (
+            0.5,
+            None,
+            ": the weight gradient of net.a is up to 0.5, so 16,384 of 65,504, and no scaler takes a larger one.",
+        ),
+        (1.5, 2.0**16, ": at 2¹⁶ the weight gradient of net.a was infinite."),
+    ],
+)
+def test_the_best_scale_says_what_limits_it(largest, infinite, end):
+    ceiling = {"name": "net.a", "role": "weight gradient", "largest": largest, "infinite": infinite}
+    found = said(NOTE, histograms={"best_scale": 2.0**15, "ceiling": ceiling})
+    assert f"The best constant loss scale is 2¹⁵{end}" in found
+
+
+def test_a_run_without_advice_says_that_and_what_was_looked_at():
+    text = summary.nothing(
+        {"ledger": [BACKWARD], "summary": {"iterations": 4}, "scale": {"skipped": [1]}, "by_hand": 2}
+    )
+    head, seen = text.replace("\xa0", " ").splitlines()
+    assert head == (
+        "Nothing to report. Of 1,000 rounded numbers, 3 (0.3 %) became infinite and 20 (2 %) zero; "
+        "1 of 4 steps (25 %) were skipped."
+    )
+    assert seen.startswith("Looked at: 1 row of ops at their lines, 0 tensors") and "(at 2 places)" in seen
+    assert summary.nothing({}) == "Nothing ran in the audited block."

@@ -150,6 +150,8 @@ class Net(nn.Module):
             middle = [self.extra, *middle]
         if "middle" in edits:
             del middle[1]
+        if "norms" in edits:
+            middle = [part for one in middle for part in (one, nn.LayerNorm(16))]
         self.tail = nn.Sequential(*middle)
 
     def branches(self, x):
@@ -215,6 +217,7 @@ PAIRS = [
     ("", "half", "B model cast forward", (0, 2, 0)),
     ("", "tanh", " model relu forward", (0, 0, 0)),
     ("", "front", "B model.tail.0 linear forward", (0, 1, 0)),
+    ("norms", "norms, front", "B model.tail.0 linear forward", (0, 2, 0)),
     ("front", "middle", "A model.tail.0 linear forward", (2, 0, 0)),
     ("", "middle, late", "A model.tail.1 linear forward", (1, 0, 0)),
     ("", "no norm", "A model.norm layer_norm forward", (1, 0, 0)),
@@ -232,6 +235,9 @@ def test_programs_that_differ_are_lined_up(number, a, b, parts, left, tmp_path):
     assert (found.diverges and f"{found.diverges[1]} {found.diverges[2]}") == parts
     ops = found.unmatched and (len(found.unmatched.a), len(found.unmatched.b), found.unmatched.moved)
     assert (ops or (0, 0, 0)) == left
+    names = {p.a.name: p.b.name for p in found.depth if p.a.role == "parameter"}
+    updates = {p.a.module: p.b.module for p in found.depth if p.a.role == "update"}
+    assert names == updates and names  # layers after another one have other names
 
 
 @pytest.mark.parametrize(

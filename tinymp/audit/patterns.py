@@ -19,6 +19,7 @@ from .. import backend, ops
 from ..autograd import Op, no_grad
 from ..dtypes import FLOATING, HALVES, float16, float32, float64
 from ..events import Observer, observe, unobserved
+from ..ops.more.loss import Reduced
 from ..precision import MOVEMENT, Policy, current_policy, use
 from ..tensor import Tensor
 from .ledger import Rounding
@@ -29,7 +30,7 @@ OFF = 0.1  # of the exact result, from which on a result counts as wrong
 LOSSES = {"cross_entropy", "mse_loss", "binary_cross_entropy_with_logits", ".float()"}  # their results are FP32
 _REFUSED = IndexError, TypeError, ValueError, RuntimeError
 FEW = 0.01  # share of results up to which wrong ones are not worth a word
-WAITING = 64  # matches that wait to be tried
+WAITING = 16  # matches that wait to be tried, and keep their numbers
 
 
 class Rule(NamedTuple):
@@ -141,7 +142,7 @@ def form_of(op: Op, args: tuple, size: int) -> tuple:
     """What an op computes; () for what no pattern looks into. size: of its result."""
     values = [a for a in args if isinstance(a, Value)]
     floats = [v for v in values if v.array.dtype in FLOATING]
-    name = _PLAIN.get(op.name, op.name)
+    name = op.options["reduction"] if isinstance(op, Reduced) else _PLAIN.get(op.name, op.name)
     if name in _SAME or (op.kind is MOVEMENT and len(floats) == 1):
         return ("same", floats[0]) if floats else ()
     if name == "matmul" and _one_product(*[v.array.shape for v in values]):

@@ -74,7 +74,7 @@ def nothing(content: dict[str, Any]) -> str:
         many(len(histograms.get("tensors") or ()), "tensor") + " by exponents",
         "the updates of " + many(len(content.get("updates") or ()), "weight"),
         many(len(content.get("products") or ()), "matrix product"),
-        f"{count(content.get('by_hand') or 0)} by hand of {count(len(RULES))} known patterns",
+        f"{len(RULES)} formulas by hand (at {many(content.get('by_hand') or 0, 'place')})",
     ]
     return (
         f"Nothing to report. {_became(n, 'infinite', 'zero')}; {count(skipped)} of {many(steps, 'step')} "

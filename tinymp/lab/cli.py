@@ -38,7 +38,7 @@ from .ablate import EXAMPLES, Ablation, decisions, workload
 from .bisect import RESULTS, Bisection, BisectionError
 from .diff import diff
 from .explain import explain, overview
-from .program import as_if, check_program, children, ended, run, started, terminated_as_exit
+from .program import TERMINATED, as_if, check_program, children, ended, run, started, terminated_as_exit
 from .trial import FILE, NAME
 
 FILES = "audit.json", "ledger.csv", "audit.html"
@@ -291,7 +291,7 @@ def _check_program(p: argparse.ArgumentParser, options: argparse.Namespace) -> N
         p.error(f"expected the program to run, as in `{p.prog} train.py`")
 
 
-COSTS = {"shadow": 3, "formats": 1}  # steps' time, beside the 2 of an audited one
+COSTS = {"shadow": 3, "trace": 2, "formats": 1}  # in plain steps, beside the 2 to 4 of an audited one
 
 
 def _say_how_long(asked: dict[str, Any], out: Path) -> None:
@@ -303,7 +303,7 @@ def _say_how_long(asked: dict[str, Any], out: Path) -> None:
                 print(f"It will take about {lasts(last['seconds'])}, as it did the last time.", file=sys.stderr)
             return
     if more := [name for name in COSTS if asked[name]]:
-        options, times = " and ".join([f"--{name}" for name in more]), 2 + sum(COSTS[name] for name in more)
+        options, times = " and ".join([f"--{name}" for name in more]), 3 + sum(COSTS[name] for name in more)
         hint = "" if asked["every"] > 1 else "; --every 10 listens to one in ten"
         print(f"With {options} a step takes about {times} times as long as without an audit{hint}.", file=sys.stderr)
 
@@ -325,9 +325,9 @@ def _bisect(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[
     except BisectionError as error:
         print(f"tinymp bisect: {printable(str(error))}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        _say("\nstopped; the same command goes on from here")
-        code = 128 + signal.SIGINT
+    except (KeyboardInterrupt, SystemExit) as end:
+        _say(f"\n{ended(end)}; the same command goes on from here")
+        code = TERMINATED if isinstance(end, SystemExit) else 128 + signal.SIGINT
     _say(f"\n{printable(str(bisection))}\n\nwrote {RESULTS} to {printable(str(options.out))}{earlier}")
     return code
 

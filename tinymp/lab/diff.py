@@ -273,12 +273,14 @@ class Difference:
         waits = [(0, i) for i in a.inputs] + [(1, j) for j in b.inputs]
         while waits:
             side, i = at = waits.pop()
-            seen = self._read[side][1].get(i)
-            if seen is not None and seen.partner is None and at not in found:
-                found[at] = seen.line
-                waits += [(side, j) for j in seen.line.inputs]
-        lines = [{i: seen.line for i, seen in read[1].items()} for read in self._read]
-        changed = [("AB"[side], x) for (side, _), x in sorted(found.items()) if not passes(x, lines[side])]
+            read = self._read[side][1].get(i)
+            if read is not None and read.partner is None and at not in found:
+                found[at] = read.line
+                waits += [(side, j) for j in read.line.inputs]
+        changed = []
+        for (side, _), x in sorted(found.items()):
+            seen = self._read[side][1]
+            changed += [("AB"[side], x)] * (not passes(x, {i: seen[i].line for i in x.inputs if i in seen}))
         return tuple([one for one in changed if one[1].role == "output"] or changed)
 
     def _refuse(self) -> None:
