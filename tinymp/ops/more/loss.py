@@ -80,16 +80,19 @@ class WeightedCrossEntropy(Labelled):
 
 
 class Reduced(Loss):
-    """The mean or sum of a loss's terms, or these themselves: what makes of small ops a loss, which stays FP32."""
+    """The sum of a loss's terms, or that divided by a divisor (for "mean"), or the terms themselves.
+
+    What makes a loss of small ops: a module that is kept in another policy leaves it in FP32.
+    """
 
     name = "loss"
 
-    def forward(self, terms: Array, *, reduction: str) -> Array:
-        return self.reduced(terms, terms.size)
+    def forward(self, terms: Array, divisor: Any, *, reduction: str) -> Array:
+        self.divisor = divisor
+        return self.reduced(terms, divisor)
 
-    def backward(self, dy: Array) -> Array:
-        shape = self.targets[0].shape
-        return self.xp.broadcast_to(self.dl(dy, math.prod(shape)), shape)
+    def backward(self, dy: Array) -> tuple:
+        return self.xp.broadcast_to(self.dl(dy, self.divisor), self.targets[0].shape), None
 
 
 class BCE(Loss):
@@ -149,7 +152,7 @@ def _weighed(op: str, terms: Tensor, input: Tensor, weight: Any, reduction: str,
         return _reduced(op, terms, reduction)
     w = _weight(op, "weight", weight, input, how == "broadcasts")
     if how == "weights" and reduction == "mean":
-        return _reduced(op, div(total(mul(terms, w)), total(w)), "none")
+        return _reduced(op, mul(terms, w), reduction, total(w))
     return _reduced(op, mul(terms, w), reduction)
 
 
@@ -211,8 +214,7 @@ def nll_loss(
     ignored, t = logical_not(kept), where(kept, target, 0)
     w = kept.to(x.dtype) if weight is None else masked_fill(getitem(wide(weight)[0], t), ignored, 0)
     terms = neg(mul(masked_fill(squeeze(gather(x, d, unsqueeze(t, d)), d), ignored, 0), w))
-    average = reduction == "mean"
-    return _reduced(op, div(total(terms), total(w)) if average else terms, "none" if average else reduction)
+    return _reduced(op, terms, reduction, total(w) if reduction == "mean" else None)
 
 
 def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
@@ -282,7 +284,7 @@ def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target
         none = eq(t, 0)  # there the term is 0 (1 ln 1 - 0), whatever the input is
         terms = mul(t, sub(log(masked_fill(t, none, 1)), masked_fill(x, none, 0)))
     if reduction == "batchmean":
-        terms, reduction = div(terms, max(input.shape[0], 1) if input.ndim else 1), "sum"
+        return Reduced.apply(terms, max(input.shape[0], 1) if input.ndim else 1, reduction="mean")
     return _reduced(op, terms, reduction)
 
 
@@ -298,9 +300,10 @@ def _signs(op: str, target: Any, like: Tensor) -> Tensor:
     return tensor(op, "target", target).to(like.dtype)
 
 
-def _reduced(op: str, terms: Tensor, reduction: Any) -> Tensor:
+def _reduced(op: str, terms: Tensor, reduction: Any, divisor: Tensor | None = None) -> Tensor:
+    """divisor: of a mean; by default the number of terms."""
     check_reduction(op, reduction, terms)
-    return Reduced.apply(terms, reduction=reduction)
+    return Reduced.apply(terms, terms.numel() if divisor is None else divisor, reduction=reduction)
 
 
 def margin_ranking_loss(
