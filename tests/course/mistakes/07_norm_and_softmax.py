@@ -232,17 +232,18 @@ def stable_cross_entropy(scores, labels):
 
 # %% to_keep: behind the first dot
 def to_keep(a, limit):
-    return {row.module: mp.MIXED for row in a.shadow.rows if row.module and row.local.mean > limit}
+    return {row.module: mp.MIXED for row in a.shadow.rows if "." in row.module and row.local.mean > limit}
 
 
 # %% to_keep: behind the first dot
 def to_keep(a, limit):
-    return {row.module.split(".")[-1]: mp.MIXED for row in a.shadow.rows if row.module and row.local.mean > limit}
+    worst = [row.module for row in a.shadow.rows if "." in row.module and row.local.mean > limit]
+    return {name.split(".")[-1]: mp.MIXED for name in worst}
 
 
 # %% to_keep: not the op's own fault
 def to_keep(a, limit):
-    worst = [row.module for row in a.shadow.rows if row.module and row.inherited.mean > limit]
+    worst = [row.module for row in a.shadow.rows if "." in row.module and row.inherited.mean > limit]
     return {name.split(".", 1)[1]: mp.MIXED for name in worst}
 
 
@@ -253,11 +254,11 @@ def to_keep(a, limit):
 
 # %% to_keep: expected mp.MIXED
 def to_keep(a, limit):
-    worst = [row.module for row in a.shadow.rows if row.module and row.local.mean > limit]
+    worst = [row.module for row in a.shadow.rows if "." in row.module and row.local.mean > limit]
     return {name.split(".", 1)[1]: mp.FP16_REDUCTIONS for name in worst}
 
 
 # %% to_keep: compare with limit
 def to_keep(a, limit):
-    worst = [row.module for row in a.shadow.rows if row.module and row.local.mean > 1]
+    worst = [row.module for row in a.shadow.rows if "." in row.module and row.local.mean > 1]
     return {name.split(".", 1)[1]: mp.MIXED for name in worst}
