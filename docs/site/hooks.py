@@ -28,7 +28,7 @@ MADE = {  # pages of the site that lie elsewhere in the repository
 }
 PAGES = {path: uri for uri, path in MADE.items()} | {"README.md": "index.md"}
 COMMENTS = {".py": "#", ".toml": "#", ".cu": "//", ".cuh": "//", ".h": "//", ".cpp": "//"}
-SHOWN = {*COMMENTS, "", ".ipynb", ".md", ".txt", ".json", ".jinja", ".mplstyle", ".cff"}  # others are copied
+SHOWN = {*COMMENTS, "", ".ipynb", ".md", ".txt", ".json", ".mplstyle", ".cff"}  # others are copied
 CACHE, SHAPES = "__pycache__", {"div": "block", "span": "inline"}
 LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 STRINGS = r'(?P<s>"""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\')'

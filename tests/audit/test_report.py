@@ -1,31 +1,33 @@
-"""The HTML report: what it says, that it is well-formed, and what a browser makes of it."""
+"""The report and the figures: what they show, that they are well-formed, and what a browser makes of them."""
 
 import functools
 import html.parser
-import json
 import re
 import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from audit.sample import content
-from kept import kept
-from tinymp.audit import numbers, report
+import tinymp as mp
+from tinymp import nn, ops, optim
+from tinymp.audit import numbers
+from tinymp.audit.ledger import WIDE, Rows
 from tinymp.audit.report import page
+from tinymp.audit.sampling import table
 
 pytestmark = pytest.mark.cpu
-SECTIONS = ["summary", "advice", "model", "ledger", "histograms", "updates", "scale", "bytes", "products", "shadow"]
-SECTIONS += ["formats", "accumulators", "words", "environment"]
+SECTIONS = ["summary", "ledger", "histograms", "updates", "scale", "bytes", "patterns", "products", "shadow"]
+SECTIONS += ["formats", "words", "environment"]
+FIGURES = "ledger", "exponents", "scales", "loss", "scale", "updates", "bytes", "products", "shadow"
 NASTY = "<script>alert('x')</script>&amp;\"{{ 7 * 7 }}"
 
 
 class Page(html.parser.HTMLParser):
     """A parsed page. Elements as (tag, attributes, text within); AssertionError where tags do not match."""
 
-    VOID = ("meta", "link", "input", "br", "wbr", "img")
-    SHAPES = ("path", "rect")
+    VOID = ("meta", "link", "br", "wbr")
 
     def __init__(self, source):
         super().__init__()
@@ -38,16 +40,15 @@ class Page(html.parser.HTMLParser):
         element = (tag, dict(attributes), [])
         assert len(element[1]) == len(attributes), f"an attribute twice in {tag}: {attributes}"
         self.elements.append(element)
-        if tag not in self.VOID + self.SHAPES:
+        if tag not in self.VOID:
             self._open.append(element)
 
     def handle_startendtag(self, tag, attributes):
         self.elements.append((tag, dict(attributes), []))
 
     def handle_endtag(self, tag):
-        if tag not in self.SHAPES:
-            assert self._open and self._open[-1][0] == tag, f"</{tag}> in {self._open[-1:]}, line {self.getpos()[0]}"
-            self._open.pop()
+        assert self._open and self._open[-1][0] == tag, f"</{tag}> in {self._open[-1:]}, line {self.getpos()[0]}"
+        self._open.pop()
 
     def handle_data(self, data):
         for _, _, text in self._open:
@@ -57,75 +58,113 @@ class Page(html.parser.HTMLParser):
         found = [(a, " ".join("".join(t).split())) for name, a, t in self.elements if name == tag]
         return [(a, t) for a, t in found if all(a.get(k) == v for k, v in wanted.items())]
 
-    @property
-    def ids(self):
-        return [a["id"] for _, a, _ in self.elements if "id" in a]
-
     def text(self, tag, **wanted):
         return " ".join(text for _, text in self.all(tag, **wanted))
 
-    @property
-    def title(self):
-        """The page's; drawings have titles, too."""
-        return self.all("title")[0][1]
+
+@functools.cache
+def audited():
+    """A training that has something in every section."""
+    mp.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    mp.MIXED.cast(model)
+    optimizer, scaler = optim.Adam(model.parameters()), optim.DynamicLossScaler(2.0**24)
+    x = mp.tensor(np.random.default_rng(0).standard_normal((64, 6)).astype("f2"))
+    with mp.audit(shadow=True, formats=["bf16"]) as a, mp.use(mp.MIXED):
+        for _ in range(12):
+            scaler.scale(ops.cross_entropy(model(x * 2.0**-10), mp.tensor(np.arange(64) % 3))).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    return a
 
 
 @functools.cache
 def whole():
-    """The page of the sample."""
-    return page(content())
+    pytest.importorskip("matplotlib")
+    return page(audited(), NASTY)
 
 
-@pytest.fixture(scope="module")
-def sample():
-    return Page(whole())
+def test_every_section_and_every_figure_is_there():
+    made = Page(whole())
+    assert [a["id"] for a, _ in made.all("section")] == SECTIONS
+    assert [a["href"] for a, _ in made.all("a")] == [f"#{s}" for s in SECTIONS]
+    ids = [a["id"] for tag, a, _ in made.elements if "id" in a]
+    assert len(set(ids)) == len(ids)  # of several drawings, too
+    assert all(made.text("section", id=s) for s in SECTIONS)
+    drawn = sum(len(audited().figure(name).axes) for name in FIGURES)
+    assert len(made.all("svg")) == drawn >= len(FIGURES)
+    assert not re.search(r"https?://(?!www\.w3\.org)|@import|url\((?!#)", whole())
 
 
-def test_every_section_is_there_and_linked(sample):
-    assert [a["id"] for a, _ in sample.all("section")] == SECTIONS
-    assert len(set(sample.ids)) == len(sample.ids)
-    links = [a["href"] for a, _ in sample.all("a")]
-    assert links[: len(SECTIONS)] == [f"#{s}" for s in SECTIONS]
-    assert {link[1:] for link in links if "=" not in link} <= set(sample.ids)
-    assert not re.search(r"https?:|//[a-z]+\.|@import|url\((?!#)", whole())  # nothing is loaded from elsewhere
+def test_it_holds_what_the_instruments_say():
+    made, a = Page(whole()), audited()
+    for name in ("updates", "products", "bytes", "shadow"):
+        (cells,) = [part.cells for part in getattr(a, name).parts() if hasattr(part, "cells")]
+        assert all(cell in made.text("section", id=name) for row in cells for cell in row), name
+    assert all(row.caller in made.text("section", id="ledger") for row in a.ledger)
 
 
-def test_a_section_may_be_missing_or_empty():
-    made = Page(page(content(scale=None)))
-    assert [a["id"] for a, _ in made.all("section")] == [s for s in SECTIONS if s != "scale"]
-    assert f"Not measured in this audit: {report.MEASURED['scale']}." in made.text("section", id="summary")
-    empty = {name: type(value)() for name, value in content().items() if name in SECTIONS and name != "summary"}
-    made = Page(page(content(**empty)))
-    assert [a["id"] for a, _ in made.all("section")] == ["summary", "advice", "ledger", "words"]
-    assert "Nothing to advise" in made.text("section", id="advice")
-    made = Page(page({"updates": [{"name": "w"}], "shadow": [{"module": "m", "op": "relu"}]}))
-    assert "–" in made.text("section", id="updates")
+def test_what_users_wrote_is_escaped_and_nothing_runs():
+    made = Page(whole())
+    assert made.text("h1") == made.all("title")[0][1] == NASTY
+    assert not made.all("script") and not re.search(r'\son\w+="', whole())
+    (allowed,) = (a["content"] for a, _ in made.all("meta", **{"http-equiv": "Content-Security-Policy"}))
+    assert allowed.startswith("default-src 'none'") and "script" not in allowed
+    rows = [("name", "n"), (NASTY, "1")]
+    assert Page(table(rows)._repr_html_()).text("td") == f"{NASTY} 1"
 
 
-def planted(text):
-    """A report in which every string that comes from a user is `text`."""
-
-    def plant(value):
-        if isinstance(value, dict):
-            users = {"title", "policy", "name", "module", "caller", "text", "why", "where", "source", "created"}
-            return {k: text if k in users and isinstance(v, str) else plant(v) for k, v in value.items()}
-        return [plant(v) for v in value] if isinstance(value, list) else value
-
-    made = plant(content())
-    made["environment"] = {text: text}
-    made["bytes"]["measured"][text] = {text: 3}
-    made["ledger"][0]["roundings"] = {text: made["ledger"][0]["roundings"]["tensor.py:507"]}
-    return made
+def test_without_matplotlib_it_has_its_tables(monkeypatch, tmp_path):
+    a = audited()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib", None)
+        a.report(path := tmp_path / "a folder" / "that is missing" / "audit.html")
+        with pytest.raises(ModuleNotFoundError, match=r'pip install -e "\.\[audit\]"'):
+            a.figure("exponents")
+    made = Page(path.read_text("utf-8"))
+    assert not made.all("svg") and [at["id"] for at, _ in made.all("section")] == SECTIONS
+    assert 'Pictures need matplotlib, which is not installed: pip install -e ".[audit]"' in made.text("body")
 
 
-def test_what_users_wrote_is_escaped(sample):
-    source = page(planted(NASTY))
-    made = Page(source)
-    assert "<script>alert" not in source
-    assert len(made.all("script")) == len(sample.all("script")) == 2
-    for section in set(SECTIONS) - {"words", "histograms"}:
-        assert NASTY in made.text("section", id=section), section
-    assert made.text("h1") == made.title == NASTY
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_without_anything_to_draw(name):
+    with mp.audit() as empty:
+        pass
+    with pytest.raises(ValueError, match="there is nothing to draw"):
+        empty.figure(name)
+    with pytest.raises(ValueError, match="one of ledger, exponents"):
+        empty.figure("histogram")
+
+
+def test_tables_as_html():
+    made = table([("module", "n"), *[(f"model.{i}", f"{i}") for i in range(1500)]])
+    parsed = Page(made._repr_html_())
+    assert len(str(made).splitlines()) == 23 and str(made).endswith("... and 1480 more")
+    assert len(parsed.all("tr")) == 1000 + 2 and parsed.text("summary") == "1,480 more"
+    assert [a["style"] for a, _ in parsed.all("th")][:2] == ["text-align: left", "text-align: right"]
+
+
+def test_what_a_notebook_shows():
+    a = audited()
+    for one in (
+        a.ledger,
+        a.histograms,
+        a.updates,
+        a.scale,
+        a.bytes,
+        a.patterns,
+        a.products,
+        a.shadow,
+        a.formats,
+        a.crash,
+        a,
+    ):
+        made = Page(one._repr_html_())
+        text = a.told(WIDE) if one is a else one.fitted(WIDE) if isinstance(one, Rows) else str(one)
+        shown = " ".join([made.text("p"), made.text("th"), made.text("td")])
+        assert set(re.findall(r"\w{5,}", text)) <= set(re.findall(r"\w{5,}", shown)), one
+    assert a.figure("bytes")._repr_svg_().startswith("<svg")
 
 
 @pytest.mark.parametrize(
@@ -138,62 +177,33 @@ def test_what_users_wrote_is_escaped(sample):
         ("number", -493583.2, "−493,583"),
         ("number", 2.5e-7, "2.50 × 10⁻⁷"),
         ("number", "inf", "∞"),
-        ("size", 1024 * 1010, "1,010 KiB"),
         ("power", 2.0**-14, "2⁻¹⁴"),
-        ("dtypes", "float32 master, float16 copy", "FP32 master, FP16 copy"),
     ],
 )
 def test_numbers_are_written_for_people(form, value, text):
     assert getattr(numbers, form)(value).replace("\xa0", " ") == text
 
 
-def test_write_and_its_error_without_jinja(tmp_path, monkeypatch):
-    path = tmp_path / "a folder" / "that is missing" / "audit.html"
-    report.write(path, content(title="Zürich ∞"))
-    assert "<h1>Zürich ∞</h1>" in path.read_text(encoding="utf-8")
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ModuleNotFoundError, match=r'pip install -e "\.\[audit\]"'):
-        report.write(tmp_path / "audit.html", {})
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    """browser(page) -> (DOM after loading, what the console said), kept from the last time."""
+@pytest.fixture
+def browser(tmp_path):
+    """browser(page) -> (DOM after loading, what the console said)."""
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:
         pytest.skip("no Chromium: apt-get install chromium")
-    folder = tmp_path_factory.mktemp("browser")
-    common = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr"]
-    common += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=3000"]
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--dump-dom"]
+    command += ["--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000"]
 
     def run(source):
-        path = folder / "page.html"
-
-        def look(made):
-            path.write_text(source, "utf-8")
-            command = [program, *common, "--dump-dom", path.as_uri()]
-            done = subprocess.run(command, capture_output=True, timeout=120, check=True)
-            console = [line for line in done.stderr.decode().splitlines() if "CONSOLE" in line]
-            made.write_text(json.dumps([done.stdout.decode(), console]), "utf-8")
-
-        return json.loads(kept("browser.json", [version, source], look).read_text("utf-8"))
+        (path := tmp_path / "page.html").write_text(source, "utf-8")
+        done = subprocess.run([*command, path.as_uri()], capture_output=True, timeout=120, check=True)
+        return done.stdout.decode(), [line for line in done.stderr.decode().splitlines() if "CONSOLE" in line]
 
     return run
 
 
-def test_it_loads_without_a_word_on_the_console(browser):
-    for source in (whole(), page({}), page(planted(NASTY))):
-        dom, console = browser(source)
-        assert not console
-        Page(dom)
-
-
-def test_the_policy_of_the_page_lets_its_own_script_run_and_no_other(browser):
-    source = whole()
-    (allowed,) = (a["content"] for a, _ in Page(source).all("meta", **{"http-equiv": "Content-Security-Policy"}))
-    assert allowed.startswith("default-src 'none'") and "unsafe" not in allowed
-    assert not re.search(r'\sstyle="|\son\w+="', source)
-    planted = source.replace("</body>", "<script>document.title = 'planted'</script></body>")
+def test_it_loads_without_a_word_on_the_console_and_runs_no_script(browser):
+    dom, console = browser(whole())
+    assert not console and len(Page(dom).all("section")) == len(SECTIONS)
+    planted = whole().replace("</body>", "<script>document.title = 'planted'</script></body>")
     dom, console = browser(planted)
-    assert Page(dom).title != "planted" and "Content Security Policy" in " ".join(console)
+    assert Page(dom).all("title")[0][1] != "planted" and "Content Security Policy" in " ".join(console)

@@ -56,7 +56,7 @@ def test_the_tests_of_the_core_run_without_what_can_go():
 
 def test_without_plugins_and_libraries():
     """The suite starts with nothing but pytest, NumPy and tqdm: what needs more is skipped."""
-    missing = ("hypothesis", "jinja2", "matplotlib", "numkong", "PIL", "threadpoolctl")
+    missing = ("hypothesis", "matplotlib", "numkong", "PIL", "threadpoolctl")
     code = f"import sys; sys.modules.update(dict.fromkeys({missing})); import pytest; sys.exit(pytest.main())"
     files = "tests/core/backend/test_long_sums.py", "tests/audit/test_products.py"
     command = [sys.executable, "-c", code, "-rs", "-p", "no:cacheprovider", *files]

@@ -76,7 +76,7 @@ def test_a_wheel_has_all_that_runs(sdist, site):
     there = below(site, "*")
     assert {name.partition("/")[0] for name in there if ".dist-info/" not in name} == {"tinymp"}
     copy = sdist.parent / "copy"
-    package = {f"tinymp/{name}" for name in below(copy / "tinymp", "*.py", "*.cu", "*.cuh", "*.jinja", "py.typed")}
+    package = {f"tinymp/{name}" for name in below(copy / "tinymp", "*.py", "*.cu", "*.cuh", "py.typed")}
     examples = below(copy / "examples", "*.py", "*.mplstyle", "*.npz")  # no executed notebook
     share = {f"examples/{name}" for name in examples}
     share |= {f"course/{name}" for name in below(copy / "course", "*")}

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import datetime
+from pathlib import Path
 from typing import Any
 from weakref import WeakMethod
 
 from ..arguments import flag, named
-from .accumulators import Accumulators
+from ..checkpoint.writing import write
 from .advice import Advice, advise
 from .bytes import ByteLedger
 from .crash import Crash
 from .formats import Formats
 from .found import Found
 from .histograms import Exponents
-from .ledger import WORST, Ledger, Rows, jsonable
+from .ledger import WIDE, WORST, Ledger, Rows, jsonable
 from .listener import Instrument, Listener
 from .machine import info
 from .patterns import Patterns
-from .pictures import pictures
+from .pictures import figure
 from .products import Products
-from .report import write
+from .report import page
+from .sampling import html
 from .scales import Scales
 from .shadow import Shadow
 from .summary import findings, nothing
@@ -35,7 +36,6 @@ def audit(
     *instruments: Instrument,
     shadow: bool = False,
     formats: Sequence[str] = (),
-    accumulators: Sequence[str] = (),
     every: int = 1,
     stop_at: str | None = None,
     trace: str | os.PathLike[str] | None = None,
@@ -45,27 +45,26 @@ def audit(
     instruments   further ones of your own (see `Instrument`)
     shadow        also run every op again in FP32, for its error; about three further steps per step
     formats       also round to these what is rounded: "bf16", "e4m3-tensor", "mxfp8", ... (see `Formats`)
-    accumulators  also sum a sample of each product as the Tensor Cores of these do: "volta", ... (see `Accumulators`)
     every         listen to one step of each optimizer in so many, for long runs; all are counted
     trace         a folder for a mark of every tensor, which `tinymp diff` compares with another run's (see `Trace`)
     stop_at       "nan" or "inf": FloatingPointError at the first op that makes one from arguments without
 
-    The audit ends with the block. RuntimeError for an audit within an audit; ValueError for an unknown format,
-    architecture or `stop_at` and an `every` below 1; OSError where the trace cannot be written.
+    The audit ends with the block. RuntimeError for an audit within an audit; ValueError for an unknown format or
+    `stop_at` and an `every` below 1; OSError where the trace cannot be written.
     """
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:
         raise ValueError(f"audit: expected every to be a positive integer, got {every!r}")
-    for name, value, example in (("formats", formats, "bf16"), ("accumulators", accumulators, "hopper")):
-        if isinstance(value, str) or not isinstance(value, Sequence):
-            raise TypeError(f"audit: expected {name} to be a list of names such as {example!r}, got {value!r}")
+    if isinstance(formats, str) or not isinstance(formats, Sequence):
+        raise TypeError(f"audit: expected formats to be a list of names such as 'bf16', got {formats!r}")
     if trace is not None and (not isinstance(trace, (str, os.PathLike)) or not str(trace)):
         raise TypeError(f"audit: expected trace to be a folder, such as 'runs/a', got {trace!r}")
     shadow = flag("audit", "shadow", shadow)
-    return Audit(instruments, shadow, formats, accumulators, every, stop_at, trace)
+    return Audit(instruments, shadow, formats, every, stop_at, trace)
 
 
 class Audit:
-    """What was found; made by `audit`. `print(a)` shows a summary, `a.report("audit.html")` writes all of it.
+    """What was found; made by `audit`. `print(a)` and notebooks show a summary, `a.report("audit.html")` writes all of
+    it, `a.figure("exponents")` draws.
 
     ledger        every op at every place of its call: dtypes, rule, and what its roundings lost (see `Row`, `Rows`)
     histograms    exponents of weights and gradients per layer, and what a loss scale would save (see `Exponents`)
@@ -77,22 +76,18 @@ class Audit:
     crash         when the loss or a weight first stopped being finite (see `Crash`)
     shadow        the error of every op in ulps, local and inherited (see `Shadow`); None unless asked for
     formats       what other formats would have lost (see `Formats`); None unless asked for
-    accumulators  what other Tensor Cores would have made of the products (see `Accumulators`); None unless asked for
     """
 
-    def __init__(
-        self, instruments: tuple, shadow: bool, formats: Any, accumulators: Any, every: int, stop_at: Any, trace: Any
-    ) -> None:
+    def __init__(self, instruments: tuple, shadow: bool, formats: Any, every: int, stop_at: Any, trace: Any) -> None:
         self.histograms, self.updates, self.scale = Exponents(), LostUpdates(), Scales()
         self.bytes, self.products, self.shadow = ByteLedger(), Products(), Shadow() if shadow else None
         self.patterns, self._ledger = Patterns(), Ledger()
         self.formats = Formats(formats) if formats else None
-        self.accumulators = Accumulators(accumulators) if accumulators else None
         self.crash = Crash(self.scale, stop_at)
         self._trace = None if trace is None else Trace(trace, every=every)
         own: list[Instrument | None] = [self.crash, self._ledger, self.histograms, self.updates]
         own += [self.scale, self.bytes, self.products, self.patterns, self.shadow]
-        own += [self.formats, self.accumulators, self._trace]
+        own += [self.formats, self._trace]
         self._listener = Listener([*[i for i in own if i is not None], *instruments], every)
         self._part = f"one step in {every:,}" if every > 1 else ""
 
@@ -137,7 +132,7 @@ class Audit:
     def as_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
         found = self._found()
-        asked = {name: getattr(self, name) for name in ("shadow", "formats", "accumulators")}
+        asked = {name: getattr(self, name) for name in ("shadow", "formats")}
         content = {
             "environment": dict(info()),
             "policy": "; ".join(map(str, self._listener.policies.values())),
@@ -152,10 +147,18 @@ class Audit:
         return jsonable(content)
 
     def report(self, path: str | os.PathLike[str], title: str = "Precision audit") -> None:
-        """Write everything as one HTML file that needs nothing else. ModuleNotFoundError without Jinja2
-        and matplotlib."""
-        created = datetime.now().isoformat(" ", "minutes")
-        write(path, {"title": title, "created": created, "pictures": pictures(self), **self.as_dict()})
+        """Write everything as one HTML file that needs nothing else, in folders that are made where they are missing.
+        Without matplotlib it has no pictures.
+        """
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write(path, page(self, title))
+
+    def figure(self, name: str) -> Any:
+        """A matplotlib figure: "ledger", "exponents", "scales" (what each loss scale would lose), "loss", "scale",
+        "updates", "bytes", "products" or "shadow". ValueError for another name, and where there is nothing to draw;
+        ModuleNotFoundError says how to install matplotlib.
+        """
+        return figure(self, name)
 
     def __repr__(self) -> str:
         seen = f"{self._listener.iterations} iterations, {len(self.ledger)} rows in the ledger"
@@ -163,14 +166,20 @@ class Audit:
 
     def __str__(self) -> str:
         more = "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products, a.patterns, a.crash"
-        asked = [name for name in ("shadow", "formats", "accumulators") if getattr(self, name) is not None]
+        asked = [name for name in ("shadow", "formats") if getattr(self, name) is not None]
         return f"{self.told()}\n\n{', a.'.join([more, *asked])} tell more; a.report(path) all."
+
+    def _repr_html_(self) -> str:
+        return html(self._said(WIDE))
 
     def told(self, width: int | None = None) -> str:
         """What to know, the advice, and the rows that lose most, in a table of at most so many characters' width."""
+        return "\n\n".join(self._said(width))
+
+    def _said(self, width: int | None = None) -> list[str]:
         content = self.as_dict()
         if not (content["advice"] or self.crash.found):
-            return nothing(content).replace("\N{NO-BREAK SPACE}", " ")
+            return [nothing(content).replace("\N{NO-BREAK SPACE}", " ")]
         worst = self.ledger.sorted_by(*WORST)[:10]
         lossy = sum(row.infinite + row.zero + row.subnormal > 0 for row in worst)
         worst = worst[:lossy] or worst
@@ -182,6 +191,6 @@ class Audit:
                 f"{a['text']}\n    {a['why']} ({'; '.join(filter(None, (a['where'], a['source'])))})"
                 for a in content["advice"]
             ],
-            f"{head} of the ledger's {len(self.ledger)} rows:\n\n{worst.fitted(width)}" if worst else "",
+            *([f"{head} of the ledger's {len(self.ledger)} rows:", worst.fitted(width)] if worst else []),
         ]
-        return "\n\n".join(part for part in parts if part)
+        return [part for part in parts if part]

@@ -20,7 +20,7 @@ from ..study.formats import FORMATS
 from ..study.operands import emulated
 from ..tensor import Tensor
 from .listener import Instrument, Place
-from .sampling import BLUE, GREEN, PINK, RED, SKY, table
+from .sampling import BLUE, GREEN, PINK, RED, SKY, Told, table
 
 ROLES = ("weights", "masters", "gradients", "activations", "optimizer")
 Bytes = dict[str, dict[str, int]]  # role -> dtype -> bytes
@@ -35,7 +35,7 @@ class _Training:
         self.states: weakref.WeakKeyDictionary[Optimizer, dict[str, int]] = weakref.WeakKeyDictionary()
 
 
-class ByteLedger(Instrument):
+class ByteLedger(Told, Instrument):
     """The bytes of a training by role and dtype, each role at the moment when it was largest.
 
     weights      the working copies of all parameters that an optimizer or a gradient has shown, or a graph keeps
@@ -142,10 +142,10 @@ class ByteLedger(Instrument):
             "moved": self.moved,
         }
 
-    def __str__(self) -> str:
+    def parts(self) -> list[str]:
         own, fp32 = self._shown, self.fp32
         if not total(fp32):
-            return "no training was seen"
+            return ["no training was seen"]
         rows: list[tuple[str, ...]] = [("role", "dtype", "bytes", "in FP32")]
         for role in ROLES:
             whole = _text(sum(fp32.get(role, {}).values()))
@@ -153,14 +153,14 @@ class ByteLedger(Instrument):
                 rows.append((role, dtype, _text(size), whole))
                 role = whole = ""
         rows.append(("all", "", _text(total(own)), _text(total(fp32))))
-        lines = [table(rows, left=(0, 1), most=None), f"FP32 / this: {self.ratio:.2f}"]
+        lines: list[str] = [table(rows, left=(0, 1), most=None), f"FP32 / this: {self.ratio:.2f}"]
         if self.moved:
             lines.append(f"ops and updates read and wrote {_text(self.moved)}")
         kept = {policy: _text(total(b)) for policy, b in self.by_policy.items()}
         if len(kept) > 1:
             everyone = ", ".join(f"{policy} {size}" for policy, size in kept.items())
             lines.append(f"{len(kept)} policies ran ({everyone}); this is {self._asked[0]}.")
-        return "\n".join(lines)
+        return lines
 
     def draw(self, axes: Any) -> None:
         """Two stacked bars on matplotlib's axes, FP32 and this, in MiB by role."""

@@ -31,15 +31,12 @@ def line(frame: FrameType) -> str:
     return f"{short}:{frame.f_lineno}"
 
 
-def source(where: str, around: int = 0) -> list[tuple[int, str]]:
-    """The numbered source line that `line` has named, and so many around it; empty where it cannot be read. Of two
-    files of one name, the one that was named last.
+def source(where: str) -> str:
+    """The line of the source that `line` has named; empty where it cannot be read. Of two files of one name, the one
+    that was named last.
     """
     name, _, number = where.rpartition(":")
-    path = _files.get(name) or PACKAGE + name
-    lines = linecache.getlines(path) if number.isdecimal() else []
-    at = range(max(int(number) - around, 1), min(int(number) + around, len(lines)) + 1) if lines else ()
-    return [(i, lines[i - 1].rstrip()) for i in at]
+    return linecache.getline(_files.get(name) or PACKAGE + name, int(number)).strip() if number.isdecimal() else ""
 
 
 def caller(frame: FrameType | None) -> str:

@@ -10,13 +10,13 @@ from ..autograd import Op
 from ..parameter import Parameter
 from .listener import Instrument, Place, begins_backward
 from .numbers import number
-from .sampling import array_in, nonfinite
+from .sampling import Told, array_in, nonfinite
 from .scales import Scales
 
 STOPS = ("nan", "inf")
 
 
-class Crash(Instrument):
+class Crash(Told, Instrument):
     """Keeps what happened when the loss or a weight first stops being finite, or an error ends the audit.
 
     scales   the instrument that knows the first infinity of a forward pass
@@ -69,11 +69,11 @@ class Crash(Instrument):
         iteration, first = self._first
         return first if iteration == self.listener.iteration else ""
 
-    def __str__(self) -> str:
+    def parts(self) -> list[str]:
         if self.found is None:
-            return "loss and weights stayed finite"
+            return ["loss and weights stayed finite"]
         first = f"; the first that was not finite: {self.found['first']}" if self.found["first"] else ""
-        return f"In iteration {self.found['iteration']}, {self.found['what']}{first}."
+        return [f"In iteration {self.found['iteration']}, {self.found['what']}{first}."]
 
 
 def _named(place: Place) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import backend
 from ..dtypes import HALVES, NAMES
+from .numbers import power
 from .sampling import BLUE, RED, SKY
 
 Array = Any
@@ -169,7 +170,7 @@ def draw(axes: Any, tensors: list[Histogram], title: str, scale: float | None = 
     below = " (first bar: and below)" if counts[bin_of(LOWEST) : bin_of(low)].any() else ""
     axes.set(
         xlim=(low - 1, high + 1), ylim=(0, top),
-        xlabel=f"exponent, floor(log2 |{f'{scale:g} ' if scale != 1 else ''}x|){below}",
+        xlabel=f"exponent, floor(log2 |{f'{power(scale)} ' if scale != 1 else ''}x|){below}",
         ylabel="share of all values, %",
         title=f"{title}: {shares[ZEROS]:.1f} % are 0",
     )  # fmt: skip

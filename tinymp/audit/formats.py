@@ -13,8 +13,8 @@ from ..dtypes import float32
 from ..study.formats import LOSSES, SCALED, Scaled, largest_finite
 from .estimates import sample
 from .listener import At, Instrument, Place
-from .numbers import SPACE, number, share
-from .sampling import table
+from .numbers import number, share
+from .sampling import Told, table
 
 COLUMNS = ("elements", "zero", "subnormal", "beyond", "bias", "snr")
 
@@ -57,7 +57,7 @@ class FormatRow(At):
     losses: dict[str, Loss]
 
 
-class Formats(Instrument):
+class Formats(Told, Instrument):
     """Rounds what a primitive rounds to other formats, too: `mp.audit(formats=("bf16", "e4m3-tensor"))`.
 
     names  of SCALED: fp16, bf16, e4m3, e5m2 as they are; e4m3-tensor, e5m2-tensor with a power of two per array;
@@ -100,7 +100,7 @@ class Formats(Instrument):
         """Rows with, under "losses", the COLUMNS by format."""
         return [row.site() | {"losses": {n: v.as_dict() for n, v in row.losses.items()}} for row in self.rows]
 
-    def __str__(self) -> str:
+    def parts(self) -> list[str]:
         heads = ("format", "zero", "subnormal", "too large", "mean signed error", "signal to noise", "worst in")
         lines: list[tuple[str, ...]] = [heads]
         for f in self.formats:
@@ -108,4 +108,4 @@ class Formats(Instrument):
             parts = [share(n / max(loss.elements, 1)) for n in (loss.zero, loss.subnormal, loss.beyond)]
             worst = min(self.rows, key=lambda row: row.losses[f.name].snr, default=None)
             lines.append((f.name, *parts, share(loss.bias), f"{number(loss.snr)} dB", str(worst or "")))
-        return "the same numbers in other formats\n" + table(lines, left=(0, 6), ruled=False).replace(SPACE, " ")
+        return ["the same numbers in other formats", table(lines, left=(0, 6), ruled=False)]

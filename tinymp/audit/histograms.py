@@ -33,7 +33,7 @@ from .exponents import (
     total,
 )
 from .listener import Instrument, Place
-from .sampling import distinct, table
+from .sampling import Told, distinct, table
 
 WEIGHT, WEIGHT_GRADIENT, ACTIVATION_GRADIENT = ROLES = "weight", "weight gradient", "activation gradient"
 GRADIENTS = ROLES[1:]
@@ -62,7 +62,7 @@ def _underflows(x: Any, y: Any) -> np.ndarray:
     return counts
 
 
-class Exponents(Instrument):
+class Exponents(Told, Instrument):
     """Counts the exponents floor(log2 |x|) of weights and gradients, per layer and over the training.
 
     weight               when a model is first called, and as updates write it for the next iteration: the FP32 master,
@@ -231,9 +231,9 @@ class Exponents(Instrument):
         best |= {"saved": self.saved(), "unseen": self._unseen}
         return {"tensors": [t.as_dict() for t in self._tensors.values()], "lost": lost, **best}
 
-    def __str__(self) -> str:
+    def parts(self) -> list[str]:
         if not self._tensors:
-            return "no weights and no gradients were seen"
+            return ["no weights and no gradients were seen"]
         best, several = self.best_scale(), len({t.policy for t in self._tensors.values()}) > 1
         head = ("share of values not 0", "dtype", "loss scale", "values", "zeros", "lost at 1", "lost at S")
         rows: list[tuple[str, ...]] = [(*head, "subnormal", "overflow", "lost at best" if best else "")]
@@ -249,7 +249,7 @@ class Exponents(Instrument):
                 shares += [kept] if best and tensors[0].role != WEIGHT else []
                 cells = title, " ".join(sorted({NAMES[t.dtype] for t in tensors})), f"{scale:g}", f"{elements:,}"
                 rows.append((*cells, *(f"{share:.2%}" for share in shares), *[""] * (6 - len(shares))))
-        lines = [table(rows)]
+        lines: list[str] = [table(rows)]
         if several:
             those = " and ".join(dict.fromkeys(t.policy for role in GRADIENTS for t in self._stored(role)))
             lines.append(f"Several policies ran; all gradients, and the best scale, are those of {those}.")
@@ -260,7 +260,7 @@ class Exponents(Instrument):
             margin = f", margin {m:.2f} to 65504" if (m := self.margin()) else ""
             lines.append(f"Best loss scale S: 2^{round(math.log2(best))} = {best:,.0f}{margin}.")
             lines.append(f"Against S = 1 it saves {kept_by}.")
-        return "\n".join(lines)
+        return lines
 
     # ---- drawing
 

@@ -16,10 +16,10 @@ from ..gradients import values_of
 from ..ops.more.limits import limits, patterns
 from ..precision import MOVEMENT, UPDATE, current_policy
 from ..study.operands import emulated
-from . import estimates
+from . import estimates, numbers
 from .callers import source
 from .listener import Instrument, Place
-from .sampling import RED, SKY, narrowed, table, width_of
+from .sampling import RED, SKY, Table, narrowed, table, width_of
 
 
 @dataclass
@@ -110,8 +110,11 @@ class Row:
     def as_dict(self) -> dict[str, Any]:
         """Its columns, under "roundings" the lines, and under "code" the text of the caller's, if it can be read."""
         own = {name: getattr(self, name) for name in COLUMNS}
-        code = next((text.strip() for _, text in source(self.caller)), "")
-        return {**own, "code": code, "roundings": {line: asdict(r) for line, r in self.roundings.items()}}
+        return {
+            **own,
+            "code": source(self.caller),
+            "roundings": {line: asdict(r) for line, r in self.roundings.items()},
+        }
 
 
 COUNTS = ("rounded", "zero", "subnormal", "infinite", "largest")
@@ -120,6 +123,7 @@ WORST = ("infinite", "zero", "subnormal", "rounded")  # any infinity weighs more
 COLUMNS = tuple(f.name for f in fields(Row) if f.name != "roundings") + COUNTS + FURTHER
 NUMBERS = {"calls", "elements", *COUNTS, *FURTHER}  # of these columns
 
+WIDE = 180  # characters, in a notebook or page
 LEAST = ("where", "accumulated", "kind", "read", "calls", "written", "largest", "policy", "caller")  # first to go
 
 
@@ -164,7 +168,10 @@ class Rows(list[Row]):
 
     __repr__ = __str__
 
-    def fitted(self, width: int | None) -> str:
+    def _repr_html_(self) -> str:
+        return self.fitted(WIDE)._repr_html_()
+
+    def fitted(self, width: int | None) -> Table:
         """The table in lines of at most so many characters (None: as many as it takes): without the columns that say
         least, and with module names cut from the left.
         """
@@ -182,22 +189,22 @@ class Rows(list[Row]):
 
     def draw(self, axes: Any) -> None:
         """Bars: the shares that became infinite, zero and subnormal, of the ten worst rows (see WORST), and how many
-        those are.
+        the worst of those are.
         """
         kinds = {"infinite": "black", "zero": RED, "subnormal": SKY}
         rows = [row for row in self.sorted_by(*WORST)[:10] if any(getattr(row, name) for name in kinds)][::-1]
         start = [0.0] * len(rows)
         for name, color in kinds.items():
             shares = [100 * getattr(row, name) / row.rounded for row in rows]
-            bars = axes.barh(range(len(rows)), shares, left=start, color=color, label=f"became {name}")
+            bars = axes.barh(range(len(rows)), shares, left=start, color=color, label=name)
             start = [a + b for a, b in zip(start, shares)]
-        counts = [", ".join(f"{n:,} {name}" for name in kinds if (n := getattr(row, name))) for row in rows]
+        counts = [next(f"{numbers.count(n)} {name}" for name in kinds if (n := getattr(row, name))) for row in rows]
         axes.bar_label(bars, counts, padding=4, fontsize=8)  # a share may be too small to be seen
         labels = [" ".join(dict.fromkeys((row.module, row.op, row.phase))).strip() for row in rows]  # "cast" only once
         axes.set_yticks(range(len(rows)), labels)
-        axes.set(xlabel="share of the numbers that were rounded there, %", title="What roundings lost")
+        axes.set(xlabel="share of what was rounded there, %", title="What roundings lost")
         axes.set_xlim(0, 1.6 * max(start, default=1.0))  # room for the counts
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, fontsize=8, frameon=False)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.3, -0.15), ncols=3, fontsize=8, frameon=False)
 
 
 def _known(*columns: str) -> None:

@@ -17,10 +17,6 @@ def real(value: Any) -> float:
     return float(value) if isinstance(value, NUMBERS) and value == value else 0.0
 
 
-def raw(value: Any) -> str:
-    return f"{real(value):.6g}" if abs(real(value)) >= 1e15 or real(value) % 1 else f"{real(value):.0f}"
-
-
 def count(value: Any) -> str:
     """1,234 in full, 22.5 M from a million on."""
     if not isinstance(value, NUMBERS):
@@ -63,16 +59,6 @@ def number(value: Any) -> str:
         mantissa, exponent = f"{value:.2e}".split("e")
         text = f"{mantissa}{SPACE}×{SPACE}10{_raised(int(exponent))}"
     return text.replace("-", "−")
-
-
-def size(value: Any) -> str:
-    """Bytes."""
-    if not isinstance(value, NUMBERS):
-        return "–"
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if value >= unit:
-            return f"{value / unit:.3g}{SPACE}{name}" if value < 1000 * unit else f"{value / unit:,.0f}{SPACE}{name}"
-    return f"{value:,.0f}{SPACE}B"
 
 
 def apart(distance: Any) -> str:

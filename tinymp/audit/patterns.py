@@ -24,7 +24,7 @@ from ..precision import MOVEMENT, Policy, current_policy, use
 from ..tensor import Tensor
 from .ledger import Rounding
 from .listener import Instrument, Place
-from .sampling import ByTensor, table, version_of_result
+from .sampling import ByTensor, Told, table, version_of_result
 
 OFF = 0.1  # of the exact result, from which on a result counts as wrong
 LOSSES = {"cross_entropy", "mse_loss", "binary_cross_entropy_with_logits", ".float()"}  # their results are FP32
@@ -449,7 +449,7 @@ class Site:
     how: str = "by it"
 
 
-class Patterns(Instrument):
+class Patterns(Told, Instrument):
     """Finds what is written by hand, and tries what the op in its place would keep."""
 
     def __init__(self) -> None:
@@ -523,7 +523,7 @@ class Patterns(Instrument):
         self._try()
         return len(self._sites)
 
-    def __str__(self) -> str:
+    def parts(self) -> list[str]:
         self._try()
         counts = "infinite", "zero", "wrong"
         rows = [("op", "by hand", "lines", "calls", "tried", *counts, *[f"{name} with op" for name in counts])]
@@ -532,7 +532,7 @@ class Patterns(Instrument):
             rows.append(
                 (site.op, site.instead.partition(" of ")[2], site.lines, str(site.calls), str(site.tried), *cells)
             )
-        return table(rows, left=(0, 1, 2)) if self._sites else f"none of {len(RULES)} patterns was found"
+        return [table(rows, left=(0, 1, 2)) if self._sites else f"none of {len(RULES)} patterns was found"]
 
 
 def _gains(lines: Outcome, safe: Outcome) -> bool:

@@ -17,7 +17,7 @@ from ..gradients import values_of
 from ..ops.conv import Conv2d, ConvTranspose2d
 from ..precision import current_policy
 from .listener import At, Instrument, Place
-from .sampling import BLUE, RED, table
+from .sampling import BLUE, RED, Told, table
 
 MULTIPLE = 8  # FP16 dimensions should be multiples of it (NVG section 2.2)
 
@@ -77,7 +77,7 @@ class Product(At):
         return vars(self) | {name: getattr(self, name) for name in computed}
 
 
-class Products(Instrument):
+class Products(Told, Instrument):
     """Lists every matrix product."""
 
     def __init__(self) -> None:
@@ -146,9 +146,9 @@ class Products(Instrument):
         newer = "; cuBLAS 11 and later runs sizes that are no multiples of 8 there as well, less efficiently" * odd
         return f"{self.tensor_core_share:.1%} of the operations of matrix products can run on Tensor Cores{newer}"
 
-    def __str__(self) -> str:
+    def parts(self) -> list[str]:
         if not self._rows:
-            return self._summary()
+            return [self._summary()]
         cells = [("of all", "batch x m x n x k", "calls", "dtype", "not of 8", "padded", "module", "op", "phase")]
         every = max(self.flops, 1)
         for row in self.rows:
@@ -156,18 +156,18 @@ class Products(Instrument):
             size = " x ".join(map(str, (row.batch, row.m, row.n, row.k)))
             cost = f"+{row.padding_cost:.1%}" * bool(row.misaligned)
             cells.append((share, size, str(row.calls), row.dtype, row.odd, cost, row.module, row.op, row.phase))
-        return f"{self._summary()}\n{table(cells, left=range(len(cells[0])), ruled=False)}"
+        return [self._summary(), table(cells, left=range(len(cells[0])), ruled=False)]
 
     def draw(self, axes: Any) -> None:
-        """Bars: the share of all operations in each of the 20 largest products; which are misaligned, and in what."""
-        rows, every = self.rows[:20][::-1], max(self.flops, 1)
+        """Bars: the share of all operations in each of the 12 largest products; which are misaligned, and in what."""
+        rows, every = self.rows[:12][::-1], max(self.flops, 1)
         shares = [100 * row.flops / every for row in rows]
         colors = [RED if row.misaligned else BLUE for row in rows]
         bars = axes.barh(range(len(rows)), shares, color=colors)
         axes.bar_label(bars, [row.odd for row in rows], padding=4, color=RED)
         names = [f"{row.module} {row.op} {row.phase}: {row.m} × {row.n} × {row.k}".strip() for row in rows]
         axes.set_yticks(range(len(rows)), names)
-        axes.set(xlabel="share of all operations, %; orange: a length is no multiple of 8", title=self._summary())
+        axes.set(xlabel="share of all operations, %; orange: no multiple of 8", title="The largest products")
 
 
 def _convolutions(phase: str, op: Conv2d | ConvTranspose2d) -> list[dict[str, tuple[int, ...]]]:

@@ -1,161 +1,179 @@
-"""The report: one HTML file that needs no network. This file decides what the page (report.html.jinja) shows, and in
-which order.
-"""
+"""The report: one HTML file that needs no network, of the tables and pictures that the instruments make."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import os
-import re
-from collections import Counter
-from pathlib import Path
+from collections.abc import Iterable
+from datetime import datetime
+from importlib.util import find_spec
 from typing import Any
 
 from ..backend.extras import hint
-from ..checkpoint import writing
-from ..precision import KINDS
-from .callers import source
-from .ledger import WORST
-from .numbers import count, dtypes, number, power, raw, real, share, size
+from .ledger import WIDE, WORST
+from .numbers import count, share
+from .pictures import drawn, panels, svg
+from .sampling import breakable, html
 from .summary import LEVELS, findings, summarise
 
-SHOWN_PARTS = 64  # of a module, in the picture of the model
-MEASURED = {  # what not every audit measures, and what the page calls it when it is missing
-    "histograms": "exponent histograms",
-    "updates": "lost updates",
-    "scale": "the loss scale's history",
-    "bytes": "bytes",
-    "products": "Tensor Core eligibility",
-    "shadow": "shadow runs",
-    "formats": "other formats",
-    "accumulators": "other Tensor Cores",
+# The attribute of an Audit, the heading, the figures, and what is said
+SECTIONS = [
+    (
+        "ledger",
+        "Ledger",
+        ("ledger",),
+        "Every op at every place of its call, and what became of the numbers where it rounded to fewer bits; the worst "
+        "come first.",
+    ),
+    (
+        "histograms",
+        "Exponents",
+        ("exponents", "scales"),
+        "How large the numbers are, by their exponent ⌊log₂ |x|⌋, between the limits of FP16: below 2⁻¹⁴ it has fewer "
+        "significant bits, below 2⁻²⁴ only 0, from 2¹⁶ on infinity (MPT 3.2, figures 2b and 3). FP16 gradients that "
+        "became 0 are shown as large as they were before. The tensors of which FP16 loses most.",
+    ),
+    (
+        "updates",
+        "Lost updates",
+        ("updates",),
+        "The share of weights that an update would leave as they are if they were FP16, where fp16(w + Δw) = w: why "
+        "masters are FP32 (MPT 3.1). From |w / Δw| = 2,048 to 4,096 the sum begins to round back to w.",
+    ),
+    ("scale", "Loss and loss scale", ("loss", "scale"), "A cross marks a skipped step."),
+    ("bytes", "Bytes", ("bytes",), "What is kept, by role and dtype, and what FP32 would take."),
+    ("patterns", "Written by hand", (), "Softmax, norms, losses, ... by hand, where an op would keep what FP16 loses."),
+    (
+        "products",
+        "Tensor Cores",
+        ("products",),
+        "Every matrix product. Each dimension should be a multiple of 8; of a convolution the channels (NVG 2.2).",
+    ),
+    (
+        "shadow",
+        "Shadow",
+        ("shadow",),
+        "Every op again in FP32. Local: what this op adds on the inputs it got; one rounding costs 0.5 ulp at most. "
+        "Inherited: how far its result is from that of a run all in FP32. Zeros: exactly 0 in the FP32 run and not in "
+        "this one; no ulp measures these.",
+    ),
+    (
+        "formats",
+        "Other formats",
+        (),
+        "What was rounded from FP32 here, rounded to other formats as well. Too large: infinite, or saturated after "
+        "scaling. The mean signed error is in units of the mean magnitude; 6 dB of signal to noise are one bit.",
+    ),
+]
+WORDS = {
+    "rounded": "stored in fewer bits than it was computed in.",
+    "zero": "it was not 0 and is now: its magnitude was at most 2⁻²⁵, half of FP16's smallest number.",
+    "subnormal": "now below 2⁻¹⁴ in magnitude, where FP16 has fewer than 11 significant bits.",
+    "infinite": "it was finite and is not now: its magnitude was 65,520 or more; the largest FP16 number is 65,504.",
+    "ulp": "unit in the last place: the distance to the next number of the dtype.",
+    "kind": "DOT: matrix products. REDUCTION: sums, softmax, batch norm. POINTWISE: element by element. MOVEMENT: only "
+    "copies. LOSS. UPDATE: the optimizer.",
+    "MPT, NVG": "the sources: Mixed Precision Training (Micikevicius et al., 2018) and NVIDIA's guide Training with "
+    "Mixed Precision, by section.",
 }
+# Letters in the system's colours: dark where the reader's system is
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1500px; margin: 0 auto; padding: 0 20px 40px; }
+h1 { overflow-wrap: anywhere; line-height: 1.15; margin: 24px 0 4px; }
+h2 { margin: 0 0 4px; break-after: avoid; }
+section { border-top: 1px solid #8886; padding: 20px 0 12px; }
+nav { display: flex; flex-wrap: wrap; gap: 4px 16px; padding: 10px 0; }
+p, li, dd { max-width: 80ch; overflow-wrap: anywhere; }
+.problem, .look { border-left: 4px solid #d55e00; padding-left: 8px; margin-left: -12px; }
+.problem { font-weight: 600; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 380px), 1fr)); gap: 12px; }
+.pictures:has(> :only-child) { float: left; width: min(100%, 400px); margin-right: 32px; }
+section { display: flow-root; } #ledger .scroll { clear: both; }
+.pictures svg { width: 100%; max-width: 560px; height: auto; background: #fff; break-inside: avoid; }
+.scroll { overflow-x: auto; margin: 12px 0; }
+table { border-collapse: collapse; font-size: 13px; line-height: 1.35; font-variant-numeric: tabular-nums; }
+th, td { padding: 4px 14px 4px 0; vertical-align: baseline; }
+th { border-bottom: 1px solid; vertical-align: bottom; }
+td { border-bottom: 1px solid #8884; }
+.scroll td:first-child { min-width: 9em; } summary { cursor: pointer; }
+dt, dd { display: inline; margin: 0 8px 0 0; } dt { font-weight: 600; }
+.numbers { display: flex; flex-wrap: wrap; gap: 8px 40px; }
+.numbers dt { font-weight: 400; } .numbers dd { display: block; font-size: 22px; }
+@media print {
+  @page { margin: 12mm; }
+  body { font-size: 9pt; padding: 0; } section { padding: 8pt 0; } nav { display: none; }
+  .pictures { grid-template-columns: repeat(3, 1fr); gap: 6pt; }
+  .pictures:has(> :only-child) { grid-template-columns: 1fr; width: 62mm; margin-right: 6mm; }
+  .scroll { overflow: visible; } table { font-size: 6.5pt; } th, td { padding: 2pt 6pt 2pt 0; }
+  tr { break-inside: avoid; } tbody tr:nth-child(n+16) { display: none; }
+}
+"""
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<style>{style}</style>
+</head>
+<body>
+<h1>{title}</h1>
+{body}
+</body>
+</html>
+"""
 
 
-def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
-    """Write the report to an HTML file, in folders that are made where they are missing.
-
-    content: "title", "created", "policy", "environment" and "summary", what each instrument's `as_dict` gave under its
-        name, and "pictures" (pictures.py). Any may be missing. ModuleNotFoundError says how to install Jinja2.
-    """
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    writing.write(path, page(content))
-
-
-def page(content: dict[str, Any]) -> str:
-    """The report as a string of HTML. ModuleNotFoundError says how to install Jinja2."""
-    try:
-        import jinja2
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(f"report: Jinja2 is not installed: {hint('audit')}") from None
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.ChainableUndefined,
-    )
-    filters = count, share, number, size, power, dtypes, raw, breakable, snippet
-    environment.filters |= {f.__name__: f for f in filters}
-    return _secured(environment.get_template("report.html.jinja").render(_view(content)))
-
-
-def breakable(name: str | None) -> Any:
-    from markupsafe import Markup
-
-    return Markup(".<wbr>").join((name or "–").split("."))
-
-
-def _secured(html: str) -> str:
-    """The page with a policy that lets its own style and scripts run, by their hashes, and nothing be loaded."""
-
-    def hashes(tag: str) -> str:
-        parts = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.S)
-        digests = (base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in parts)
-        return " ".join(f"'sha256-{digest}'" for digest in digests)
-
-    allowed = f"default-src 'none'; img-src data:; style-src {hashes('style')}; script-src {hashes('script')}"
-    return html.replace("<title>", f'<meta http-equiv="Content-Security-Policy" content="{allowed}">\n<title>', 1)
-
-
-def _view(content: dict[str, Any]) -> dict[str, Any]:
-    rows = [{k: "–" if v == "-" else v for k, v in row.items()} for row in content.get("ledger") or []]
-    ledger = sorted(enumerate(rows), key=lambda entry: [entry[1].get(name, 0) for name in WORST], reverse=True)
-    summary, scale = summarise(content), content.get("scale") or {}
-    used = list(dict.fromkeys(row.get("policy") or "–" for row in rows))
-    lossy = {row.get("policy") or "–" for row in rows if row.get("rounded")}
-    baseline = set(used) - lossy if lossy else set()  # runs beside the one that is asked about, which round nothing
-    scales = {real(s) for _, s in scale.get("history") or []}
-    return {
-        **{
-            name: content.get(name)
-            for name in ("title", "created", "policy", "environment", "advice", "crash", *MEASURED)
-        },
-        "summary": summary,
-        "findings": [(LEVELS[f.level], f) for f in findings(content)],
-        "ledger": ledger,
-        "phases": sorted({row.get("phase", "–") for row in rows}),
-        "used": used,
-        "baseline": baseline,
-        "kinds": sorted({row.get("kind", "–") for row in rows}),
-        "rules": {kind.name: kind for kind in KINDS},
-        "pictures": content.get("pictures") or {},
-        "updates": sorted(content.get("updates") or [], key=lambda u: real(u.get("lost")), reverse=True),
-        "products": sorted(
-            content.get("products") or [],
-            key=lambda p: (bool(p.get("misaligned")), real(p.get("flops"))),
-            reverse=True,
-        ),
-        "scale": scale if any(scale.values()) else None,
-        "constant": scales.pop() if len(scales) == 1 else None,
-        "last": scale["history"][-1][1] if scale.get("history") else None,
-        "tree": _tree(rows, baseline),
-        "bytes": _bytes(content.get("bytes") or {}),
-        "ratio": (content.get("bytes") or {}).get("ratio"),
-        "missing": [words for name, words in MEASURED.items() if content.get(name) is None],
-    }
-
-
-def _tree(rows: list[dict], baseline: set[str]) -> list[dict[str, Any]]:
-    """The modules below each other, as they first ran: what was rounded in each and its parts, and what was lost."""
-    nodes: dict[str, dict[str, Any]] = {}
-    top: list[dict[str, Any]] = []
-    for row in rows:
-        if row.get("policy") in baseline or row.get("phase") not in ("forward", "backward") or "module" not in row:
-            continue
-        parts, inside = row["module"].split("."), top
-        for path in (".".join(parts[: i + 1]) for i in range(len(parts))):
-            if path not in nodes:
-                nodes[path] = {"path": path, "name": path.rpartition(".")[2], "parts": [], "ops": {}}
-                nodes[path] |= dict.fromkeys(("rounded", "zero", "subnormal", "infinite"), 0)
-                inside.append(nodes[path])
-            for name in ("rounded", "zero", "subnormal", "infinite"):
-                nodes[path][name] += int(row.get(name) or 0)
-            inside = nodes[path]["parts"]
-        if row["phase"] == "forward":
-            nodes[row["module"]]["ops"][row.get("op", "")] = None
-    for node in nodes.values():
-        share = max(node["zero"], node["subnormal"]) / max(node["rounded"], 1)
-        node["many"] = max(len(node["parts"]) - SHOWN_PARTS, 0)
-        node["parts"] = node["parts"][:SHOWN_PARTS]
-        node["level"] = "inf" if node["infinite"] else sum(share > limit for limit in (0, 1e-4, 1e-2, 0.1))
-    return top[:SHOWN_PARTS]
-
-
-def snippet(where: str) -> list[tuple[int, str, bool]]:
-    """The lines of tinymp around one: number, text, and whether it is the one."""
-    at = where.rpartition(":")[2]
-    return [(i, text, str(i) == at) for i, text in source(where, around=1)]
-
-
-def _bytes(ledger: dict) -> list[dict[str, Any]]:
-    """Per role: the bytes here by dtype, and those in FP32; with their sums at the end. Empty where there are none."""
-    here, fp32 = ledger.get("measured") or ledger.get("predicted") or {}, ledger.get("fp32") or {}
-    rows = [
-        {"role": role, "here": Counter(here.get(role)), "fp32": sum(fp32.get(role, {}).values())}
-        for role in dict.fromkeys([*here, *fp32])
-        if here.get(role) or fp32.get(role)
+def page(audit: Any, title: str) -> str:
+    """An Audit as a page of HTML; without matplotlib it has no pictures, and says so."""
+    content, drawable = audit.as_dict(), find_spec("matplotlib") is not None
+    figures = panels(audit) if drawable else {}
+    sections = [("summary", "What to know", _summary(content, audit))]
+    for name, heading, drawn_there, said in SECTIONS:
+        if (found := getattr(audit, name)) is not None:
+            told = [found.sorted_by(*WORST).fitted(WIDE)] if name == "ledger" else found.parts()
+            pictures = [svg(drawn(panel)) for one in drawn_there for panel in figures.get(one, ())]
+            shown = f"<div class='pictures'>{''.join(pictures)}</div>" if pictures else ""
+            sections.append((name, heading, f"{html([said])}{shown}{html(told)}"))
+    sections += [
+        ("words", "Words", _definitions(WORDS)),
+        ("environment", "Environment", _definitions(content["environment"])),
     ]
-    total = {"role": "all", "here": sum((r["here"] for r in rows), Counter()), "fp32": sum(r["fp32"] for r in rows)}
-    return [*rows, total] if rows else []
+    links = "".join(f"<a href='#{name}'>{heading}</a>" for name, heading, _ in sections)
+    about = [f"Computed under {content['policy']}." if content["policy"] else ""]
+    about += [f"Written {datetime.now().isoformat(' ', 'minutes')}."]
+    about += [] if drawable else [f"Pictures need matplotlib, which is not installed: {hint('audit')}"]
+    body = [html(about), f"<nav>{links}</nav>"]
+    body += [f"<section id='{name}'>\n<h2>{heading}</h2>\n{text}\n</section>" for name, heading, text in sections]
+    return document(title, body)
+
+
+def document(title: str, body: Iterable[str]) -> str:
+    """A page that loads nothing and runs nothing, of HTML below its title."""
+    return PAGE.format(title=breakable(title), style=STYLE, body="\n".join(body))
+
+
+def _summary(content: dict[str, Any], audit: Any) -> str:
+    numbers, rounded = summarise(content), max(summarise(content)["roundings"], 1)
+    shown = {"iterations": count(numbers["iterations"]), "numbers rounded": count(numbers["roundings"])}
+    for name in ("infinite", "zero", "subnormal"):
+        shown[f"became {name}"] = count(numbers[name]) + f" ({share(numbers[name] / rounded)})" * bool(numbers[name])
+    said = [f"<li class='{LEVELS[f.level]}'>{breakable(f.text)}</li>" for f in findings(content)]
+    crash = html([str(audit.crash)] if audit.crash.found else [])
+    return _definitions(shown, "numbers") + f"<ul>{''.join(said)}</ul>{crash}{advised(content['advice'])}"
+
+
+def advised(advice: Iterable[dict[str, Any]]) -> str:
+    """Advice as a list, the most important first."""
+    said = [
+        f"<li><b>{breakable(a['text'])}</b><br>{breakable(a['why'])}"
+        f" <small>{breakable('; '.join(filter(None, (a['where'], a['source']))))}</small></li>"
+        for a in advice
+    ]
+    return f"<h3>Advice</h3><ol>{''.join(said)}</ol>" if said else ""
+
+
+def _definitions(words: dict[str, str], style: str = "") -> str:
+    said = [f"<div><dt>{breakable(word)}</dt><dd>{breakable(text)}</dd></div>" for word, text in words.items()]
+    return f"<dl class='{style}'>{''.join(said)}</dl>"

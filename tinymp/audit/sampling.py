@@ -1,10 +1,12 @@
-"""What instruments share: which iterations they keep, sparse rows once each, versions, tables as text, and colours."""
+"""What instruments share: sparse rows once each, versions, tables, and colours."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+import re
+from collections.abc import Container, Iterable, Sequence
 from functools import partial
+from html import escape
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, ref
 
@@ -15,9 +17,11 @@ from ..autograd import Op, Variable
 from ..dtypes import FLOATING
 from ..gradients import values_of
 from ..precision import widen
+from .numbers import SPACE
 
 # Colours that colour-blind readers can tell apart
 BLUE, SKY, RED, GREEN, PINK = "#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7"
+FIRST, MOST = 20, 1000  # rows of a table as HTML: those shown at first, and those below a fold
 
 
 T = TypeVar("T")
@@ -53,22 +57,6 @@ class ByTensor(Generic[T]):
 def _forget(arrays: dict, key: int, array: ref) -> None:
     if key in arrays and arrays[key][0] is array:
         del arrays[key]
-
-
-class Spaced:
-    """Chooses at most so many iterations, evenly spaced: their distance doubles as the training goes on."""
-
-    def __init__(self, most: int) -> None:
-        self.most, self.distance = most, 1
-
-    def wants(self, iteration: int) -> bool:
-        """Whether to keep this iteration; earlier ones for which this has become False can be dropped."""
-        while iteration >= self.most * self.distance:
-            self.distance *= 2
-        return iteration % self.distance == 0
-
-    def thinned(self, kept: dict[int, Any]) -> dict[int, Any]:
-        return {i: value for i, value in kept.items() if i % self.distance == 0}
 
 
 def array_in(x: Any) -> Any:
@@ -120,17 +108,64 @@ def narrowed(rows: list[tuple[str, ...]], width: int, give: int = 0, middle: boo
     return [tuple([cut(cell) if i == give else cell for i, cell in enumerate(row)]) for row in rows]
 
 
+class Table(str):
+    """A table as text, which a notebook and the report show as HTML."""
+
+    cells: Sequence[Sequence[str]]
+    left: Container[int]
+
+    def _repr_html_(self) -> str:
+        head, *rows = self.cells
+        rest = f"<details><summary>{len(rows) - FIRST:,} more</summary>{self._html(head, rows[FIRST:MOST])}</details>"
+        return self._html(head, rows[:FIRST]) + rest * (len(rows) > FIRST)
+
+    def _html(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+        def line(cells: Sequence[str], tag: str) -> str:
+            sides = ["left" if i in self.left else "right" for i in range(len(cells))]
+            made = [f"<{tag} style='text-align: {s}'>{breakable(c)}</{tag}>" for s, c in zip(sides, cells)]
+            return f"<tr>{''.join(made)}</tr>"
+
+        body = "".join(line(row, "td") for row in rows)
+        return f"<div class='scroll'><table><thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table></div>"
+
+
 def table(
     rows: Sequence[tuple[str, ...]], left: Container[int] = (0,), most: int | None = 20, ruled: bool = True
-) -> str:
+) -> Table:
     """Rows of cells below each other, the first as their heads. left: the columns aligned to the left; most: rows
-    shown, None for all; ruled: with a line below the heads.
+    shown as text, None for all; ruled: with a line below the heads.
     """
-    shown = rows if most is None else rows[: most + 1]
+    shown = [[cell.replace(SPACE, " ") for cell in row] for row in rows[: None if most is None else most + 1]]
     widths = [max(map(len, column)) for column in zip(*shown)]
     lines = [
         "  ".join(c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
         for row in shown
     ]
     more = [f"... and {len(rows) - len(shown)} more"] if len(rows) > len(shown) else []
-    return "\n".join([lines[0], *["-" * len(lines[0])] * ruled, *lines[1:], *more])
+    made = Table("\n".join([lines[0], *["-" * len(lines[0])] * ruled, *lines[1:], *more]))
+    made.cells, made.left = rows, left
+    return made
+
+
+class Told:
+    """What tells of itself in parts, sentences and tables: `print` shows them as text, a notebook as HTML."""
+
+    def parts(self) -> list[str]:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(self.parts())
+
+    def _repr_html_(self) -> str:
+        return html(self.parts())
+
+
+def html(parts: Iterable[str]) -> str:
+    """Sentences and tables as HTML."""
+    lines = (f"<p style='white-space: pre-line'>{breakable(part)}</p>" for part in parts)
+    return "\n".join(p._repr_html_() if isinstance(p, Table) else line for p, line in zip(parts, lines) if p)
+
+
+def breakable(text: str) -> str:
+    """Text as HTML, in which long names may go on in another line behind their dots."""
+    return re.sub(r"(?<=\w)([.])(?!py\b)(?=[A-Za-z_])", r"\1<wbr>", escape(text))

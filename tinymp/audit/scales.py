@@ -24,7 +24,7 @@ from ..precision import current_policy
 from ..tensor import Tensor
 from .listener import PLACE, Instrument, Place, begins_backward
 from .replay import Pass, Replay, overflowed
-from .sampling import Spaced, nonfinite
+from .sampling import Told, nonfinite
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Line:
             self.points.append((iteration, scale))
 
 
-class Scales(Instrument):
+class Scales(Told, Instrument):
     """Keeps the loss scales that were used, and explains every skipped step. A NoLossScaler uses none.
 
     losses   {policy and the loss's line in your program: {iteration: loss}}, without the loss scale, of at most 400
@@ -96,7 +96,6 @@ class Scales(Instrument):
         self._current: Pass | None = None
         self._stepped = False
         self._losses: dict[str, dict[int, float]] = {}
-        self._spaced = Spaced(400)
         self._begin()
 
     def _begin(self) -> None:
@@ -117,17 +116,14 @@ class Scales(Instrument):
         if place.phase == "forward":
             self._forward(place, op, inputs, outputs)
         else:
-            now, loss = self.listener.iteration, self.listener.loss
-            if begins_backward(op) and loss and self._spaced.wants(now):
-                kept = self._losses.setdefault(name := f"{current_policy().name}, {place.caller}", {})
-                kept[now] = loss[0]
-                if len(kept) > self._spaced.most // 2:
-                    self._losses[name] = self._spaced.thinned(kept)
+            if begins_backward(op) and self.listener.loss:
+                kept = self._losses.setdefault(f"{current_policy().name}, {place.caller}", {})
+                kept[self.listener.iteration] = self.listener.loss[0]
             self._backward(op)
 
     @property
     def losses(self) -> dict[str, dict[int, float]]:
-        return {name: self._spaced.thinned(kept) for name, kept in self._losses.items()}
+        return {name: dict([*kept.items()][:: -(-len(kept) // 400)]) for name, kept in self._losses.items()}
 
     def _forward(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         self._end_pass()
@@ -276,7 +272,7 @@ class Scales(Instrument):
             "causes": [asdict(cause) for cause in self.causes],
         }
 
-    def __str__(self) -> str:
+    def parts(self) -> list[str]:
         ends = [(line.points[0][1], line.points[-1][1]) for line in self._lines]
         used = [f"{_number(first)} at first, {_number(last)} at last" for first, last in dict.fromkeys(ends)]
         lines = [f"loss scale: {'; '.join(used) or 'none was used'}"]
@@ -285,7 +281,7 @@ class Scales(Instrument):
         shown = self.causes[:20]
         lines += [f"iteration {c.iteration}, S = {_number(c.scale)}: {c.text}" for c in shown]
         more = len(self.causes) - len(shown)
-        return "\n".join([*lines, *[f"... and {more} more"] * (more > 0)])
+        return [*lines, *[f"... and {more} more"] * (more > 0)]
 
     def draw(self, axes: Any) -> None:
         """The scale over the iterations on matplotlib's axes, with a cross at each skipped step."""

@@ -24,7 +24,7 @@ from ..parameter import Parameter
 from ..precision import FP32, reduce, to_dtype, use, widen
 from ..tensor import Tensor
 from .listener import At, Instrument, Place
-from .sampling import ByTensor, table, version_of_result
+from .sampling import BLUE, RED, ByTensor, Told, table, version_of_result
 
 
 @dataclass
@@ -128,7 +128,7 @@ def _errors(device: Any, y: Array, exact: Array, normal: Array) -> Errors:
     return Errors(y.size, float(reduce(error, (0,), "sum").item()) / ULP, largest / ULP, zeros)
 
 
-class Shadow(Instrument):
+class Shadow(Told, Instrument):
     """Runs each op that has to do with FP16 again in FP32, twice: with the inputs that it had (the local error), and
     with the results of the copy of the run in FP32 (the inherited error). Backward likewise.
 
@@ -163,7 +163,7 @@ class Shadow(Instrument):
         """The rows, the worst first."""
         return [row.as_dict() for row in self.worst(None)]
 
-    def __str__(self) -> str:
+    def parts(self) -> list[str]:
         rows = [("module", "op", "phase", *[c.replace("_", " ") for c in ERRORS], "caller")]
         for row in self.as_dict():
             errors = [f"{row[c]:,}" if c.endswith("zeros") else f"{row[c]:.3g}" for c in ERRORS]
@@ -172,18 +172,18 @@ class Shadow(Instrument):
         if (first := self._nonfinite) is not None:
             nonfinite = sum([row.nonfinite for row in self.rows])
             lines.append(f"{nonfinite:,} infinities and NaNs are left out, the first in {first} ({first.caller})")
-        return "\n".join(lines)
+        return lines
 
     def draw(self, axes: Any, n: int = 10) -> None:
         """The worst ops as horizontal bars on matplotlib's axes: the means of both errors."""
         worst = self.worst(n)[::-1]
         places = np.arange(len(worst))
-        axes.barh(places + 0.2, [row.inherited.mean for row in worst], 0.4, label="inherited (FP32 copy of the run)")
-        axes.barh(places - 0.2, [row.local.mean for row in worst], 0.4, label="local (FP32 on the same inputs)")
+        axes.barh(places + 0.2, [row.inherited.mean for row in worst], 0.4, label="inherited", color=RED)
+        axes.barh(places - 0.2, [row.local.mean for row in worst], 0.4, label="local", color=BLUE)
         axes.set_yticks(places, [str(row) for row in worst])
         axes.set_xscale("symlog", linthresh=0.1)
-        axes.set_xlabel("mean error in ulps of FP16")
-        axes.legend()
+        axes.set(xlabel="mean error in ulps of FP16", title="Off from FP32")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize=8, frameon=False)
 
     # ---- running again
 

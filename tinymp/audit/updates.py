@@ -12,7 +12,7 @@ from ..gradients import rows_of, values_of
 from ..parameter import Parameter
 from ..precision import MIXED, current_policy, to_dtype, use, widen
 from .listener import Instrument, Place
-from .sampling import BLUE, RED, distinct, table
+from .sampling import BLUE, RED, Told, distinct, table
 
 
 class Updates:
@@ -52,7 +52,7 @@ class Updates:
         return own | {"storage": self.storage.name} | {k: n / max(self.elements, 1) for k, n in shares.items()}
 
 
-class LostUpdates(Instrument):
+class LostUpdates(Told, Instrument):
     """Counts the weights that an update in FP16 alone would leave as they are: a measure of the need for FP32 masters.
 
     An update takes w to w + dw. It is lost where dw is not 0 and fp16(fp16(w) + dw) = fp16(w): a step of less than half
@@ -104,19 +104,19 @@ class LostUpdates(Instrument):
         notes = [u.policy] * several + ["in FP32"] * u.fp32
         return u.name + f" ({', '.join(notes)})" * bool(notes)
 
-    def __str__(self) -> str:
+    def parts(self) -> list[str]:
         if not self._parameters:
-            return "no updates were seen"
+            return ["no updates were seen"]
         rows: list[tuple[str, ...]] = [("weights", "updates", "elements", "lost in FP16", "dw = 0", "|w/dw| > 2048")]
         for u in (self.total, *self.rows):
             d = u.as_dict()
             shares = [f"{d[share]:.2%}" for share in ("lost", "unchanged_by_zero", "above_2048")]
             rows.append((self._title(u), str(u.updates), f"{u.elements:,}", *shares))
-        return table(rows)
+        return [table(rows)]
 
     def draw(self, axes: Any) -> None:
         """Bars: per parameter the shares that FP16 loses, that have no update, and that FP16 would move."""
-        shown = self.rows[:20][::-1]
+        shown = self.rows[:12][::-1]
         rows, names = [u.as_dict() for u in shown], [self._title(u) for u in shown]
         lost, zero, above = ([100 * u[share] for u in rows] for share in ("lost", "unchanged_by_zero", "above_2048"))
         still = [a + b for a, b in zip(lost, zero)]
@@ -126,4 +126,4 @@ class LostUpdates(Instrument):
         axes.barh(names, [100 - s for s in still], left=still, color=BLUE, label="moved")
         axes.plot(above, range(len(rows)), "|", color="black", markersize=14, clip_on=False, label="|w/dw| > 2048")
         axes.set(xlabel="share of the weights in all updates, %", xlim=(0, 100), title="Updates that FP16 would lose")
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=4, fontsize=8, frameon=False)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.15), ncols=2, fontsize=8, frameon=False)

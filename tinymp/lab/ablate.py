@@ -23,11 +23,13 @@ import runpy
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .. import backend, optim
 from ..audit.numbers import many
+from ..audit.pictures import drawn
 from ..audit.sampling import RED, table
 from ..checkpoint.writing import write_figure
 from ..precision import FP32, MIXED, NO_MASTER, STOCHASTIC_ROUNDING, Policy, use
@@ -282,44 +284,27 @@ class Ablation:
         whys = [f"{d.name}: {why}" for d in self.decisions if (why := self.judged(d)[1])]
         return "\n".join([title, "", table(rows, left=range(6), most=None), "", *whys])
 
-    def draw(self, figure: Any) -> None:
-        """Training curves as in MPT figures 2a and 7, on a matplotlib figure: one panel per decision, beside the
-        baseline's. A cross: the run was stopped there.
+    def write_png(self, path: Path) -> None:
+        """Write the training curves, as in MPT figures 2a and 7: one panel per decision (orange), beside the baseline's
+        (grey). A cross: the run was stopped there. ModuleNotFoundError without matplotlib.
         """
-        columns = min(len(self.decisions), 3)
-        panels = figure.subplots(-(-len(self.decisions) // columns), columns, squeeze=False, sharex=True, sharey=True)
+        write_figure(path, drawn(*[partial(self._draw, d) for d in self.decisions]), dpi=110)
+
+    def _draw(self, decision: Decision, axes: Any) -> None:
         usual = [loss for run in self.runs[BASELINE.name] for loss in _smooth(run.curve) if 0 < loss < math.inf]
         low, high = min(usual, default=1) / 1.5, max(usual, default=1) * 2
         ceiling = high * (low / high) ** 0.06  # where to draw losses above the picture: 6 % below its edge
-        for axes, decision in zip(panels.flat, self.decisions):
-            for name, color, width in ((BASELINE.name, "0.75", 3), (decision.name, RED, 0.9)):
-                for run in self.runs[name]:
-                    curve = [min(loss, ceiling) for loss in _smooth(run.curve) if math.isfinite(loss)]
-                    axes.plot(curve, color=color, linewidth=width)
-                    if run.diverged and curve:
-                        axes.plot(len(curve) - 1, curve[-1], "x", color=color)
-            verdict = self.verdict(decision)
-            weight = "bold" if verdict == NEEDED else "normal"
-            axes.set_title(f"{decision.name}: {verdict or 'for comparison'}", fontsize=10, fontweight=weight)
-            axes.text(0.97, 0.05, decision.flipped, transform=axes.transAxes, ha="right", fontsize=8)
-            axes.set(yscale="log", ylim=(low, high))
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter("" if high > 20 * low else "{x:g}")
-        for axes in list(panels.flat)[len(self.decisions) :]:
-            axes.set_visible(False)
-        seeds = many(self.seeds, "seed")
-        figure.suptitle(f"{self.work.name}: each decision flipped (orange) beside mixed (grey), {seeds}")
-        figure.supxlabel("step")
-        figure.supylabel("training loss")
-
-    def write_png(self, path: Path) -> None:
-        """Write what `draw` draws. ModuleNotFoundError without matplotlib."""
-        from matplotlib.figure import Figure
-
-        rows = -(-len(self.decisions) // 3)
-        figure = Figure(figsize=(4.5 * min(len(self.decisions), 3), 3 * rows + 1), layout="constrained")
-        self.draw(figure)
-        write_figure(path, figure, dpi=110)
+        for name, color, width in ((BASELINE.name, "0.75", 3), (decision.name, RED, 0.9)):
+            for run in self.runs[name]:
+                curve = [min(loss, ceiling) for loss in _smooth(run.curve) if math.isfinite(loss)]
+                axes.plot(curve, color=color, linewidth=width)
+                if run.diverged and curve:
+                    axes.plot(len(curve) - 1, curve[-1], "x", color=color)
+        axes.text(0.97, 0.05, decision.flipped, transform=axes.transAxes, ha="right")
+        title = f"{decision.name}: {self.verdict(decision) or 'for comparison'}"
+        axes.set(yscale="log", ylim=(low, high), title=title, xlabel="step", ylabel="training loss")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("" if high > 20 * low else "{x:g}")
 
 
 def _smooth(curve: list[float]) -> list[float]:

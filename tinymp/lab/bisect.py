@@ -282,7 +282,7 @@ class Bisection:
     def __str__(self) -> str:
         """The answer, and a table of all tries."""
         rows = [("kept in FP32", f"{self.asked['measure']}, seed by seed", "mean", ""), *map(self._cells, self.tries)]
-        parts = [table(rows, left=(0, 1, 3), most=None)]
+        parts: list[str] = [table(rows, left=(0, 1, 3), most=None)]
         if self.tries and None not in self.tries[0].values:
             low, high = self._bounds()
             rule = "the spread of FP32's runs, at least 1 % of their mean" if self.tolerance is None else "as asked"

@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import backend
-from ..audit.accumulators import KNOWN
-from ..audit.audit import Audit, audit
+from ..audit.audit import audit
 from ..audit.crash import STOPS
 from ..audit.machine import info
 from ..audit.numbers import LONG, lasts
@@ -88,12 +87,8 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     a.add_argument("--stop-at-first", choices=STOPS, help=first)
     a.add_argument("--every", type=_positive, default=1, metavar="N", help="listen to one step in N, for long runs")
     a.add_argument("--trace", action="store_true", help="also mark every tensor, for tinymp diff")
-    for option, what, known, said in (
-        ("formats", "format", SCALED, "these would have lost"),
-        ("accumulators", "architecture", KNOWN, "the Tensor Cores of these would have summed"),
-    ):
-        names, said = partial(_names, what, known), f"also say what {said}: {', '.join(known)}"
-        a.add_argument(f"--{option}", type=names, default=(), metavar="NAME,...", help=said)
+    said = f"also say what these would have lost: {', '.join(SCALED)}"
+    a.add_argument("--formats", type=_formats, default=(), metavar="NAME,...", help=said)
     program(a)
 
     a = command("diff", _diff, "compare two runs of `tinymp audit --trace`, tensor by tensor: where do they part?")
@@ -150,11 +145,11 @@ def _tolerance(text: str) -> float:
     raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text!r}")
 
 
-def _names(what: str, known: Iterable[str], text: str) -> tuple[str, ...]:
+def _formats(text: str) -> tuple[str, ...]:
     """NAME,NAME."""
     for name in (names := tuple(text.split(","))):
-        if name not in known:
-            raise argparse.ArgumentTypeError(f"unknown {what} {name!r}; there are {', '.join(known)}")
+        if name not in SCALED:
+            raise argparse.ArgumentTypeError(f"unknown format {name!r}; there are {', '.join(SCALED)}")
     return names
 
 
@@ -255,7 +250,7 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
             check(options.out)
         except (ValueError, OSError, ImportError, SyntaxError) as wrong:
             p.error(str(wrong))
-        alike = {name: getattr(options, name) for name in ("shadow", "formats", "accumulators", "every")}
+        alike = {name: getattr(options, name) for name in ("shadow", "formats", "every")}
         plain = {name: [*value] if isinstance(value, tuple) else value for name, value in alike.items()}
         asked = {"title": printable(title), "trace": options.trace, **plain}
         _say_how_long(asked, options.out)
@@ -276,9 +271,13 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
         if before != children():
             lines.append("It started other processes: what ran in them was not listened to.")
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        further = [str(part) for part in (audited.shadow, audited.formats, audited.accumulators) if part]
+        further = [str(part) for part in (audited.shadow, audited.formats) if part]
         print("\n" + printable("\n\n".join([*lines, audited.told(width), *further])), flush=True)
-        written = [*_write(audited, options.out, printable(lines[0]), asked), *_traces(options.out)]
+        data, ledger, page = FILES
+        write_json(options.out / data, {"asked": asked, **audited.as_dict()})
+        write(options.out / ledger, audited.ledger.to_csv())
+        audited.report(options.out / page, printable(lines[0]))
+        written = [*FILES, *_traces(options.out)]
         print(f"\nwrote {', '.join(written)} to {printable(str(options.out))}{earlier}")
     if isinstance(error, KeyboardInterrupt):
         return 128 + signal.SIGINT
@@ -292,12 +291,7 @@ def _check_program(p: argparse.ArgumentParser, options: argparse.Namespace) -> N
         p.error(f"expected the program to run, as in `{p.prog} train.py`")
 
 
-COSTS = {
-    "shadow": 3,
-    "trace": 2,
-    "formats": 1,
-    "accumulators": 1,
-}  # in plain steps, beside the 2 to 4 of an audited one
+COSTS = {"shadow": 3, "trace": 2, "formats": 1}  # in plain steps, beside the 2 to 4 of an audited one
 
 
 def _say_how_long(asked: dict[str, Any], out: Path) -> None:
@@ -353,16 +347,3 @@ def _move_earlier(out: Path, files: Sequence[str] = FILES, what: str = "audit") 
     for path in there:
         path.rename(folder / path.name)
     return f"; the earlier {what} is in {folder.name}"
-
-
-def _write(audited: Audit, out: Path, title: str, asked: dict[str, Any]) -> tuple[str, ...]:
-    """Write everything; returns the names of the files."""
-    data, ledger, page = FILES
-    write_json(out / data, {"asked": asked, **audited.as_dict()})
-    write(out / ledger, audited.ledger.to_csv())
-    try:
-        audited.report(out / page, title)
-    except ModuleNotFoundError as error:
-        print(f"no {page}: {error}", file=sys.stderr)
-        return FILES[:2]
-    return FILES

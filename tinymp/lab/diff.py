@@ -28,8 +28,9 @@ import numpy as np
 
 from ..audit.ledger import jsonable
 from ..audit.numbers import SPACE, apart, many, number
+from ..audit.report import document
 from ..audit.run import Line, Run, Step
-from ..audit.sampling import narrowed, table
+from ..audit.sampling import html, narrowed, table
 from ..checkpoint.writing import printable
 from ..dtypes import FLOATING, as_dtype
 from ..ops.more.limits import limits
@@ -387,14 +388,14 @@ class Difference:
 
     def to_html(self) -> str:
         """All of it as one page that needs nothing else."""
-        parts = [f"<p>{escape(line)}" for line in self.headings()]
+        return printable(document(f"tinymp diff: {self.a.source} and {self.b.source}", [self._repr_html_()]))
+
+    def _repr_html_(self) -> str:
+        parts = [html(self.headings())]
         for title, said, rows, left in self._sections(None):
-            parts += [f"<h2>{escape(title)}</h2>", *[f"<p>{escape(text)}" for text in said]]
-            for i, row in enumerate(rows):
-                cells = [f"<t{'dh'[not i]} class={'rl'[k in left]}>{escape(cell)}" for k, cell in enumerate(row)]
-                parts.append("<div><table>" * (not i) + "<tr>" + "".join(cells))
-            parts += ["</table></div>"] * bool(rows)
-        return _PAGE.format(escape(f"{self.a.source} and {self.b.source}"), printable("\n".join(parts)))
+            told = [*said, table(rows, left, most=None)] if rows else said
+            parts.append(f"<h3>{escape(title)}</h3>\n{html(told)}")
+        return "\n".join(parts)
 
     def _sections(self, most: int | None) -> Iterator[Section]:
         """What there is to say: titles, sentences, a table and its columns on the left. most: ops shown of a phase."""
@@ -529,17 +530,6 @@ def _together(a: Iterator[Step], b: Iterator[Step]) -> Iterator[tuple[Step | Non
 
 
 # ---------------------------------------------------------------------------------------------------------- as text
-
-_PAGE = """<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">
-<meta http-equiv=Content-Security-Policy content="default-src 'none'; style-src 'unsafe-inline'">
-<title>tinymp diff: {0}</title>
-<style>body{{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;overflow-wrap:anywhere}}
-h2{{font-size:1.05rem;margin:1.6rem 0 .3rem}}p{{margin:.2rem 0}}div{{overflow-x:auto}}
-table{{border-collapse:collapse;font-size:13px;overflow-wrap:normal}}td,th{{padding:.15rem .6rem;vertical-align:top}}
-.r{{text-align:right}}.l{{text-align:left}}tr{{border-bottom:1px solid #ddd}}</style>
-<h1>Two runs compared</h1>
-{1}
-"""
 
 
 def _many(n: int, noun: str) -> str:

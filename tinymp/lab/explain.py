@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache
+from html import escape
 from pathlib import Path
 from pkgutil import resolve_name
 from types import CodeType, FunctionType, ModuleType
@@ -86,6 +87,9 @@ class Explanation:
             ("try", "\n".join(attempt) if self.ablation else ""),
         ]
         return "\n".join([title, "=" * len(title), *(_entry(label, text) for label, text in entries if text)])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def explain(name: str) -> Explanation:

@@ -151,8 +151,7 @@ TOPICS: dict[str, Topic] = {
         "lies behind some bits. mp.tensor_core and policies such as FP16_HOPPER have the bits of each architecture.",
         "Without them only time is lost. They need multiples of 8: m, n and k of a product (features and rows), the "
         "channels of a convolution. What is cut off is missing in every step: with the 13 bits of FP8 on Hopper a long "
-        "sum falls short by percents, unless it is promoted to FP32 now and then. `tinymp audit --accumulators` says "
-        "where a run would feel it.",
+        "sum falls short by percents, unless it is promoted to FP32 now and then.",
         source="arXiv 2512.07004 (the sums) and 2412.19437 (promotion), NVG 2.2, MPT 3.3",
         read="backend.gpu.multiply: tensor core, multiple of 8, alignment, cublas; precision.gemm; "
         "study.tensor_core.tensor_core: tensor_core, split, promote, FP16_VOLTA, FP16_HOPPER; study.tensor_core._steps",
