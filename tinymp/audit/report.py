@@ -98,12 +98,14 @@ td { border-bottom: 1px solid #8884; }
 dt, dd { display: inline; margin: 0 8px 0 0; } dt { font-weight: 600; }
 .numbers { display: flex; flex-wrap: wrap; gap: 8px 40px; }
 .numbers dt { font-weight: 400; } .numbers dd { display: block; font-size: 22px; }
+@media (max-width: 700px) { td:not(:first-child) { white-space: nowrap; } }
 @media print {
   @page { margin: 12mm; }
   body { font-size: 9pt; padding: 0; } section { padding: 8pt 0; } nav { display: none; }
   .pictures { grid-template-columns: repeat(3, 1fr); gap: 6pt; }
   .pictures:has(> :only-child) { grid-template-columns: 1fr; width: 62mm; margin-right: 6mm; }
   .scroll { overflow: visible; } table { font-size: 6.5pt; } th, td { padding: 2pt 6pt 2pt 0; }
+  :is(#products, #shadow) .scroll { clear: both; }
   tr { break-inside: avoid; } tbody tr:nth-child(n+16) { display: none; }
 }
 """
