@@ -1,5 +1,7 @@
-"""What pyproject.toml cannot say: a wheel has examples/ and course/ in it, as tinymp/share (tinymp/lab/shipped.py)."""
+"""What pyproject.toml cannot say: a wheel has examples/ and course/ in it, as tinymp/share (tinymp/lab/shipped.py),
+the lessons without their solutions."""
 
+import runpy
 import shutil
 from pathlib import Path
 
@@ -24,6 +26,9 @@ class BuildPy(build_py):
                 shutil.copyfile(path, share / path)
         if Path("course").is_dir():
             shutil.copytree("course", share / "course", ignore=LEFT_OUT)
+            unsolved = runpy.run_path("course/grader/hide.py")["unsolved"]
+            for path in (share / "course").glob("[0-9]*.py"):  # students get the wheel
+                path.write_text(unsolved(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 setup(cmdclass={"build_py": BuildPy})

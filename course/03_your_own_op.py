@@ -172,7 +172,8 @@ def check_bound(bound, random):
         exact[2] = -5.0
         largest = max(abs(e) for e in exact)
         want = [abs(e) * 2.0**-11 + n * largest / 2**24 + 2.0**-25 for e in exact]
-        hint = "The size counts: take |e|." if n == 0 else "max|e| is that of the largest size, also of a negative one."
+        hint = "n * 2^-24 * max|e|: that of the largest size, also of a negative one."
+        hint = hint if n else "With n = 0 two terms remain, 2^-11 |e| + 2^-25: take |e|, the size."
         close(bound(exact.copy(), n), want, f"bound({short(exact)}, {n})", rtol=1e-9, hint=hint)
 
 

@@ -147,6 +147,8 @@ def check_lost_updates(lost_updates, random):
     ask([1, 1], [2.0**-9, -(2.0**-9)], [False, False], "2^-9 is two steps of FP16 at 1: the weight moves.")
     ask([1, 2], [0, 0], [False, False], "An update of 0 is no update: it is not lost.")
     ask([1, 1 + 2.0**-10], [2.0**-11, 2.0**-11], [True, False], "Half a step is a tie: it goes to the even neighbour.")
+    hint = "Keep the sign of the update: below a power of two FP16's steps are half as long as above it."
+    ask([1, 1], [1.5 * 2.0**-12, -1.5 * 2.0**-12], [True, False], hint)
     hint = "Do not round the update itself. Add in FP32 first: one rounding, at the end."
     ask([1], [2.0**-11 * (1 + 2.0**-12)], [False], hint)
     ask([0, 2.0**-24], [2.0**-26, -(2.0**-26)], [True, True], "Where weights are tiny, FP16's steps are 2^-24.")
@@ -316,7 +318,9 @@ def check_MasterSGD(MasterSGD, random):
         exact = [w - lr * g.astype(np.float64) for w, g in zip(exact, gradients)]
         call = f"after {n} step{'s' * (n > 1)} with lr={lr:.4g},"
         for i, w in enumerate(exact):
-            hint = "Update the FP32 masters, not the FP16 copies, and multiply in FP32."
+            hint = "Update the FP32 masters, not the FP16 copies, by lr * g: multiply in FP32."
+            if (np.asarray(mine.masters[i]) > weights[i]).all():
+                hint = "All gradients are positive here: w - lr * g becomes smaller."
             if np.array_equal(mine.masters[i], weights[i]):
                 hint = "They did not change at all: the master must get the update."
             # a step rounds lr, its product and the difference, each by 2^-24 of numbers below 8

@@ -106,9 +106,10 @@ from tinymp.course.checking import close, expect, short
 
 def check_lost(lost, random):
     few = np.float32([2.0**-26, 2.0**-20, 0, 1])
-    close(
-        lost(few, 1), 1 / 3, f"lost({short(few)}, 1)", hint="A gradient that was 0 already is neither lost nor counted."
-    )
+    got, hint = lost(few, 1), "A gradient that was 0 already is neither lost nor counted."
+    if got in (2 / 3, 1):
+        hint = "FP16 holds 2^-20, as a subnormal number." if got < 1 else "Divide by how many are not 0."
+    close(got, 1 / 3, f"lost({short(few)}, 1)", hint=hint)
     close(lost(few, 1024), 0.0, f"lost({short(few)}, 1024)", hint="Multiply first, round to FP16 then.")
     close(lost(np.zeros(3, np.float32), 8), 0.0, "lost(an array of zeros, 8)", hint="There is nothing to lose.")
     many = np.float32(2.0 ** random.uniform(-40, 0, 500) * random.choice([-1, 1], 500))
@@ -166,14 +167,21 @@ check(best_scale)
 
 # %% check
 def check_best_scale(best_scale, random):
-    for largest in (1.0, 0.75, 65504.0 / 4096, float(np.float32(2.0 ** random.uniform(-30, 10)))):
+    for largest in (1.0, 0.75, 65504.0 / 4096, 3e6, float(np.float32(2.0 ** random.uniform(-30, 10)))):
         g = np.float32([largest / 3, -largest, 0])
         want = 2.0 ** np.floor(np.log2(65504 / largest))
         want = want if want * largest < 65504 else want / 2
         hint = "The largest magnitude counts, and it may be a negative number."
         if largest == 65504.0 / 4096:
             hint = "S * max|g| must be below 65504, not equal to it."
-        close(best_scale(g), want, f"best_scale({short(g)})", rtol=0, hint=hint)
+        if largest > 65504:
+            hint = "S may be below 1."
+        got = best_scale(g)
+        if np.isreal(got) and np.log2(got) % 1:
+            hint = "S is a power of two."
+        elif got < want:
+            hint = "Twice as large a scale does not overflow either."
+        close(got, want, f"best_scale({short(g)})", rtol=0, hint=hint)
 
 
 # %%
@@ -252,6 +260,17 @@ def _steps(random, step, scale):
     return found
 
 
+class _Uneven(nn.Module):
+    """The gradient of `big` is 1,000 times that of `small`, which comes last."""
+
+    def __init__(self):
+        super().__init__()
+        self.big, self.small = (nn.Parameter(np.zeros(1, np.float32)) for _ in range(2))
+
+    def forward(self, x):
+        return x * 0.0 + (self.big * 1000.0 + self.small)
+
+
 def check_scaled_step(scaled_step, random):
     for scale in (1.0, 2.0 ** int(random.integers(6, 10))):
         (result, change, model), (wanted, right, _) = _steps(random, scaled_step, scale)
@@ -260,12 +279,17 @@ def check_scaled_step(scaled_step, random):
             isinstance(result, tuple) and len(result) == 2, f"{call} returns {result!r:.60}, expected (loss, updated)."
         )
         close(
-            result[0], wanted[0], f"the loss of {call}", rtol=0.02, hint="Return the loss itself, not S times the loss."
+            result[0],
+            wanted[0],
+            f"the loss of {call}",
+            rtol=0.02,
+            hint="Return ops.mse_loss(model(x), x) itself, not S times the loss.",
         )
         expect(np.isfinite(change).all(), f"{call} made weights infinite or NaN.")
         expect(np.abs(change).max() > 0, f"{call} changed no weight. Did you call optimizer.step()?")
         ratio = float(np.median(change[right != 0] / right[right != 0]))
         hint = "Divide each p.grad by S before optimizer.step()." if ratio > 2 else "Compare with a step in FP32."
+        hint = "Multiply the loss by S before its backward()." if ratio < 0.5 else hint
         expect(abs(ratio - 1) < 0.1, f"{call} moves the weights {ratio:.3g} times as far as FP32 does. {hint}")
         left = [p.grad for p in model.parameters() if p.grad is not None]
         expect(not left, f"{call} leaves gradients behind: call optimizer.zero_grad() at the end.")
@@ -277,6 +301,20 @@ def check_scaled_step(scaled_step, random):
     expect(
         all(p.grad is None for p in model.parameters()), f"{call} leaves infinite gradients behind for the next step."
     )
+    model = mp.MIXED.cast(_Uneven())
+    optimizer, seen = optim.SGD(model.parameters(), lr=0.5), []
+    step = optimizer.step
+    optimizer.step = lambda *rest: (seen.extend(p.grad.dtype for p in model.parameters()), step(*rest))[1]
+    x = mp.MIXED.cast(mp.tensor(np.full((4, 3), 10.0, np.float32)))
+    with mp.use(mp.MIXED):
+        result = scaled_step(model, optimizer, x, 64.0)
+    call = "if only the gradient of the first parameter overflows, scaled_step"
+    expect(not model.small.master.any(), f"{call} changes the others: ask whether all gradients are finite.")
+    expect(not result[1], f"{call} returns {result!r:.60}: the weights were not updated.")
+    with mp.use(mp.MIXED):
+        scaled_step(model, optimizer, x * 2.0**-8, 1.0)
+    hint = "Make them FP32 before you divide: FP16 loses what the scale has saved."
+    expect(all(d == np.float32 for d in seen), f"optimizer.step() sees gradients in {seen[:1]}. {hint}")
 
 
 # %%

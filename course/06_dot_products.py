@@ -231,7 +231,7 @@ def check_worst_case(worst_case, random):
             1,
             "One product, one rounding: 2^-11. (2^-10 is the spacing of FP16 at 1; a rounding is off by half of it.)",
         ),
-        (8, 4, "Two chunks, two roundings."),
+        (8, 4, "Two chunks, two roundings: (1 + 2^-11)^2 - 1."),
         (9, 4, "The last product is a chunk of its own: three roundings."),
         (4, 64, "A short chunk is rounded once, too."),
         (size, 1, "The factors multiply: (1 + 2^-11) to the power of the roundings, minus 1."),
@@ -328,7 +328,7 @@ def check_exponent(exponent, random):
     for x, hint in (
         (1.0, "1 = 1 * 2^0. math.frexp's fraction lies in [0.5, 1), so its e is one larger."),
         (5.5, "5.5 = 1.375 * 2^2."),
-        (-0.75, "The sign does not matter: 0.75 = 1.5 * 2^-1."),
+        (-0.75, "The sign does not matter: 0.75 = 1.5 * 2^-1. Round down, not towards 0."),
         (2.0**-24, "A subnormal number of FP16 counts with -14."),
     ):
         close(exponent(x), max(math.floor(math.log2(abs(x))), -14), f"exponent({x})", rtol=0, hint=hint)
@@ -412,7 +412,7 @@ def check_dot_tensor_core(dot_tensor_core, random):
         close(dot_tensor_core(a.copy(), b.copy(), bits, products, c), want, what, rtol=0, hint=hint)
 
     volta, ampere, hopper = ("volta", 23, 4), ("ampere", 24, 8), ("hopper", 25, 16)
-    t = 2.0**-12
+    t, u = 2.0**-12, 2.0**-8 + 2.0**-18
     for left, right, unit, c, hint in (
         ([1, t, t, t], [1, t, t, t], volta, 0.0, "Each small product is 2^-24: behind the last column."),
         ([t, t, t, t], [t] * 4, volta, 1.0, "The accumulator, 1, is one of those that are aligned."),
@@ -427,6 +427,15 @@ def check_dot_tensor_core(dot_tensor_core, random):
         ([1] * 8 + [2048], [0.125] * 8 + [2048], ampere, 0.0, "Only in the second step 2048 sets the columns."),
         ([0, 0, 0, 0], [1, 1, 1, 1], volta, 0.0, "Nothing but zeros is 0."),
         ([-9, -5.5, 3.75], [1, 1, 1], hopper, 0.0, "The magnitude counts, not the sign."),
+        ([2], [1], volta, -1 - 2.0**-23, "The accumulator is cut, too, before anything is added."),
+        ([0, u], [2, u], volta, 0.0, "What is 0 has no exponent: it sets no column."),
+        (
+            [t] * 4,
+            [t] * 4,
+            volta,
+            2.0**-20 + 2.0**-43,
+            "The accumulator is an FP32 number: its exponent may be below -14.",
+        ),
     ):
         a, b = np.float16(left), np.float16(right)
         ask(a, b, unit, c, f"dot_tensor_core({short(a)}, {short(b)}, {unit[1]}, {unit[2]}, {c})", hint)
@@ -437,7 +446,8 @@ def check_dot_tensor_core(dot_tensor_core, random):
             a[abs(a) < 1e-3] = b[abs(b) < 1e-3] = 0
             signs = "positive numbers" if low == 0 else "numbers of both signs"
             what = f"dot_tensor_core(a, b of {n} {signs}, {unit[1]}, {unit[2]})"
-            ask(a, b, unit, 0.0, what, "The last step may be shorter.")
+            hint = "Are columns cut by the given F, sums to 24 bits, towards 0? The last step may be shorter."
+            ask(a, b, unit, 0.0, what, hint)
 
 
 # %% [markdown]
@@ -555,6 +565,7 @@ def check_padding_cost(padding_cost, random):
         (64, 10, 128, "10 becomes 16: 60 % more."),
         (64, 1, 128, "1 becomes 8: seven times as much comes on top."),
         (60, 10, 784, "m and n are padded: the factors multiply."),
+        (64, 8, 10, "k is padded as well."),
         (*sizes, "Each of the three goes to the next multiple of 8."),
     ):
         want = math.prod(Fraction(-(-s // 8) * 8, s) for s in (m, n, k)) - 1

@@ -183,6 +183,7 @@ def check_moments(moments, random):
         adding = offsets["means of 100"][1] if offset else hint
         close(got[0], wide.mean((0, 2, 3)), f"{call}: the mean", 0, off, adding, np.float32)
         var = wide.var((0, 2, 3))
+        hint = hint if offset else "The mean of (x - mean)^2, over images and positions."
         if np.allclose(np.asarray(got[1], np.float64), var * count / (count - 1), rtol=1e-4):
             hint = "This is the unbiased variance, divided by n - 1."
         elif np.allclose(np.square(np.asarray(got[1], np.float64)), var, rtol=1e-3):
@@ -371,8 +372,24 @@ def check_norm_backward(norm_backward, random):
     # sums of n terms, each below `most`, rounded n + 4 times in FP32
     most = float(np.abs(dy).max()) * max(1.0, float(np.abs(y.numpy()).max()))
     off = (n + 4) * n * 2.0**-24 * most
-    close(got[2], wides[1].grad.array.ravel(), "dbias", 0, off, "The sum of dy over images and positions.", np.float32)
-    close(got[1], wides[0].grad.array.ravel(), "dweight", 0, off, "The sum of dy * xhat, without weight.", np.float32)
+    close(
+        got[2],
+        wides[1].grad.array.ravel(),
+        "dbias",
+        0,
+        off,
+        "It comes last: the sum of dy over images and positions.",
+        np.float32,
+    )
+    close(
+        got[1],
+        wides[0].grad.array.ravel(),
+        "dweight",
+        0,
+        off,
+        "The sum of dy * xhat, without weight; eps is in xhat.",
+        np.float32,
+    )
     scale = float((weight / np.sqrt(x.astype(np.float64).var((0, 2, 3)) + eps)).max())
     hint = "All three terms: dy, its mean, and xhat times the mean of dy * xhat; then weight / sqrt(var + eps)."
     close(got[0], wide.grad.array, "dx", 2.0**-11 * 1.01, 8 * off / n * scale, hint, np.float16)
@@ -482,7 +499,9 @@ def check_stable_cross_entropy(stable_cross_entropy, random):
     ask(np.float16([[1, 2, 3]]), [2], "[[1, 2, 3]], [2]", hint)
     hint = "The probability is below 2^-25, and 0 in FP16: do not write it down. Subtract scores in FP32."
     ask(np.float16([[0, 30]]), [0], "[[0, 30]], [0]", hint)
-    hint = "FP32 overflows, too, from exp(89) on: subtract the largest score first, and add it afterwards."
+    hint = (
+        "FP32 overflows, too, from exp(89) on: subtract the largest score first, and add it afterwards. Take the mean."
+    )
     ask(np.float16([[300, 0], [0, 200]]), [1, 1], "[[300, 0], [0, 200]], [1, 1]", hint)
     n = int(random.integers(5, 9))
     scores, labels = random.normal(0, 3, (n, 200)).astype(np.float16), random.integers(0, 200, n)

@@ -145,7 +145,12 @@ def _exactly(got, want, call, hint):
 
 def check_to_bf16(to_bf16, random):
     few = np.float32([1, 1 + 2.0**-9, 1 + 2.0**-7 - 2.0**-10, -3 - 2.0**-7 - 2.0**-12])
-    _exactly(to_bf16(few.copy()), BF16.round(few), f"to_bf16({short(few)})", "To the nearest, not towards zero.")
+    _exactly(
+        to_bf16(few.copy()),
+        BF16.round(few),
+        f"to_bf16({short(few)})",
+        "To the nearest number with 7 bits of fraction, not towards zero.",
+    )
     ties = np.float32([1 + 2.0**-8, 1 + 3 * 2.0**-8, -(2 - 2.0**-8)])
     hint = "These lie in the middle: the even neighbour, whose last bit is 0."
     _exactly(to_bf16(ties.copy()), BF16.round(ties), f"to_bf16({short(ties)})", hint)
@@ -206,6 +211,8 @@ def check_format_for(format_for, random):
         (np.append(middle, large), "bf16", f"{large:.3g} is above 65504."),
         (np.append(middle, -large), "bf16", f"{-large:.3g} is large in magnitude."),
         (np.float32([2.0**-14, 65504, -65504]), "fp16", "Both ends belong to FP16."),
+        (np.float32([1, 65519]), "bf16", "65519 is above 65504."),
+        (np.float32([1, 2.0**-15]), "bf16", "2^-15 is below 2^-14: FP16 holds it, but as a subnormal number."),
         (np.zeros(3, np.float32), "fp16", "There is nothing but zeros."),
     ):
         got = format_for(x)
@@ -303,8 +310,11 @@ def _scale_for(amax):
 def check_tensor_scale(tensor_scale, random):
     ends = [448.0, float(np.nextafter(np.float32(448), np.float32(512))), 7.0, 1.75, 1.0, 3 * 2.0**-20]
     for amax in (*ends, *(float(2.0**e) for e in random.uniform(-30, 20, 5))):
+        got = tensor_scale(amax)
         hint = "448 itself is allowed: 1.75 * 2^8 = 448." if 448 / amax == _scale_for(amax) else "S is a power of two."
-        close(tensor_scale(amax), _scale_for(amax), f"tensor_scale({amax:.9g})", 0, hint=hint)
+        if np.isreal(got) and got > 0 and np.log2(got) % 1 == 0 and 448 / amax != _scale_for(amax):
+            hint = "S * amax is above 448." if got * amax > 448 else "A larger S does not overflow either."
+        close(got, _scale_for(amax), f"tensor_scale({amax:.9g})", 0, hint=hint)
     close(tensor_scale(0.0), 1.0, "tensor_scale(0.0)", 0, hint="There is nothing to scale.")
 
 
@@ -319,7 +329,7 @@ def check_DelayedScale(DelayedScale, random):
         x[2] = -size
         mine.saw(x.copy())
         seen.append(size)
-        hint = "The largest magnitude may belong to a negative number."
+        hint = "The largest magnitude counts; it may belong to a negative number."
         if len(seen) > 1:
             hint = "Take the largest of what it remembers."
         if len(seen) > length:
@@ -393,7 +403,7 @@ check(mxfp8)
 # %% check
 def check_mxfp8(mxfp8, random):
     def block(largest):
-        x = random.uniform(-0.6, 0.6, 32) * largest
+        x = random.uniform(-0.6, 0.6, 32) * largest * 2.0 ** random.integers(-14, 1, 32)
         x[int(random.integers(32))] = -largest
         return x
 

@@ -273,19 +273,26 @@ check(mended_1)
 
 # %% check
 class _Listener(mp.Observer):
-    """What a training did: the dtypes of its products, its updates, and how many parameters they changed."""
+    """A training: the dtypes of its products, its first input, its optimizer and the way of each update."""
 
     def __init__(self):
         self.products, self.steps, self.skipped, self.parameters, self.masters = set(), 0, 0, 0, True
+        self.inputs, self.optimizer, self.ways, self.before = None, None, [], None
 
     def product(self, a, b, accumulate):
+        if self.inputs is None:
+            self.inputs = next((one.astype(np.float64) for one in (a, b) if one.shape == (32, 64)), None)
         narrow = a if a.dtype == np.float16 else b  # a gradient is widened once for the products that read it
         self.products.add(str(narrow.dtype))
 
     def stepped(self, optimizer, result):
         self.steps, self.skipped = self.steps + 1, self.skipped + (not result)
         parameters = list(optimizer.parameters())
-        self.parameters = sum(p.array.size for p in parameters)
+        self.parameters, self.optimizer = sum(p.array.size for p in parameters), optimizer
+        after = np.concatenate([p.master.ravel().astype(np.float64) for p in parameters])
+        if result and self.before is not None:
+            self.ways.append(float(np.linalg.norm(after - self.before)))
+        self.before = after
         self.masters = self.masters and all(p.master_nbytes for p in parameters)
 
 
@@ -366,6 +373,27 @@ _HEALTHY = {
     4: (_four, _adam(0.01), _entropy(lambda x: ops.layer_norm(x, (64,)))),
     5: (_four, _clipped, _entropy(lambda x: x)),
 }
+_WELL = {}
+
+
+def _well(number, x, y):
+    """What _in_fp32 gives for a patient, computed once for each x."""
+    if (key := (number, x.tobytes())) not in _WELL:
+        _WELL[key] = _in_fp32(*_HEALTHY[number], x, y, _STEPS)
+    return _WELL[key]
+
+
+def _reads(number, seen, x):
+    """The first layer must see the patient's input: x, or squares (scaled at will, 3), or normalised rows (4)."""
+    if seen is None:
+        return False
+    if number == 3:
+        return np.corrcoef(seen.ravel(), np.square(x).ravel())[0, 1] > 0.998
+    if number == 4:  # FP16 numbers near 300 are a quarter apart
+        return np.abs(seen - (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)).max() < 0.2
+    return np.allclose(seen, x, 0.01, 0.01)
+
+
 _STEPS = 80
 
 
@@ -378,11 +406,16 @@ def _mended(number, mended, random):
     expect(
         isinstance(losses, list) and len(losses) == _STEPS, f"{call} returns {losses!r:.40}, expected {_STEPS} losses."
     )
-    healthy, size = _in_fp32(*_HEALTHY[number], x, y, _STEPS)
+    healthy, size = _well(number, x, y)
     expect(
         listener.steps == _STEPS, f"{call} made {listener.steps} updates (skipped ones too), expected one per batch."
     )
     expect(listener.parameters == size, f"{call} trains {listener.parameters} parameters; the patient has {size}.")
+    kind = _HEALTHY[number][1]([nn.Parameter(np.zeros(1, np.float32))])
+    lr = listener.optimizer.param_groups[0]["lr"]
+    want = f"{type(kind).__name__} with lr={kind.param_groups[0]['lr']}"
+    got = f"{type(listener.optimizer).__name__} with lr={lr}"
+    expect(got == want, f"{call} trains by {got}, the patient by {want}.")
     hint = "Stay in FP16: policy.cast the model and the inputs."
     expect(
         listener.products == {"float16"}, f"{call} multiplies {' and '.join(sorted(listener.products))} numbers. {hint}"
@@ -390,6 +423,19 @@ def _mended(number, mended, random):
     hint = "FP16 weights alone do not notice small updates."
     expect(listener.masters, f"{call} has no FP32 masters. {hint}")
     expect(np.isfinite(losses[-10:]).all(), f"the last losses of {call} are {losses[-1]}. {_HINTS[number]}")
+    rows = np.random.default_rng(0).integers(0, len(x), 32)
+    what = {3: "squares of the pixels", 4: "normalised rows"}.get(number, "x as it is")
+    good = _reads(number, listener.inputs, x[rows].astype(np.float64))
+    expect(good, f"the network of {call} must read what the patient's reads: {what}.")
+    near = number == 3 or abs(losses[0] - healthy[0]) < 0.02 * healthy[0]  # patient 3 may scale its input
+    expect(
+        near, f"the first loss of {call} is {losses[0]:.3g}, expected {healthy[0]:.3g}: change neither seed nor loss."
+    )
+    hint = "Clip in every step, the gradients of all parameters together, after unscale_."
+    long = max(listener.ways, default=0.0) / lr
+    expect(
+        number != 5 or long < 1.02, f"in {call} an update used gradients of norm {long:.3g}, expected 1 at most. {hint}"
+    )
     begin, end, good = float(np.mean(healthy[:3])), float(np.mean(losses[-10:])), float(np.mean(healthy[-10:]))
     text = f"{call} ends at a loss of {end:.3g}; in FP32 it is {good:.3g}, and {begin:.3g} at first."
     expect(end < good + 0.15 * (begin - good), f"{text} {_HINTS[number]}")

@@ -4,8 +4,6 @@ A notebook is run with its solutions first. What the cells above the first exerc
 begins with its picture. Needs nbclient and ipykernel.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 
@@ -29,9 +27,8 @@ def generate(lesson: Lesson) -> None:
             cell["outputs"] = [
                 {**one, "execution_count": None} if "execution_count" in one else one for one in run.outputs
             ]
-    path = lesson.path.with_suffix(".ipynb")
-    write(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
-    print(path.name)
+    write(lesson.path.with_suffix(".ipynb"), json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+    print(lesson.path.stem)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,8 @@
-"""The course: lessons whose exercises check themselves, a grader for teachers, a race.
+"""The lessons lie in course/, each in one file with its solutions and checks; `tinymp course` is the command.
 
-    from tinymp.course import check      # in a lesson's notebook
-    check(my_function)                   # right, or what is wrong with it
-
-The lessons lie in course/, each in one file with its solutions and checks; `tinymp course` is the command line.
+from tinymp.course import check      # in a lesson's notebook
+check(my_function)                   # right, or what is wrong with it
 """
-
-from __future__ import annotations
 
 from .checking import check
 from .data import digits, words

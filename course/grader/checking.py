@@ -1,8 +1,8 @@
-"""What decides whether an exercise is solved.
+"""Judges exercises.
 
-A lesson's `check_NAME(NAME, random)` gets what the student wrote and a random generator, and raises `Wrong` with a text
-that helps. It draws its cases from the generator: a student sees one draw, a teacher's `grade` makes others. `expect`
-and `close` are how a check says what is wrong.
+A lesson's `check_NAME(NAME, random)` gets the student's answer and a random generator, and raises `Wrong` with a text
+that helps. It draws its cases from the generator: a student sees one draw, hidden tests make others.
+`expect` and `close` are how a check says what is wrong.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import linecache
 import traceback
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,8 @@ import numpy as np
 from tinymp.dtypes import FLOATING
 from tinymp.tensor import Tensor
 
-from .lesson import EMPTY, Lesson, of
+from .hide import EMPTY
+from .lesson import of
 
 RIGHT, WRONG, MISSING = "right", "wrong", "empty"
 
@@ -31,7 +32,7 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """verdict: right, wrong or empty (not written yet). message: what helps, "" where it is right."""
+    """verdict: right, wrong or empty (not written yet). message: the hint, "" where it is right."""
 
     exercise: str
     verdict: str
@@ -55,7 +56,12 @@ def close(
     NaN equals NaN, and infinities those of their sign. what: the call in the student's words, `scaled(x, 8)`.
     """
     hint = f" {hint}" if hint else ""
-    have = _array(got, what, hint)
+    try:
+        have = np.asarray(got.numpy() if isinstance(got, Tensor) else got)
+    except ValueError:  # lists of different lengths
+        have = np.asarray(None)
+    if have.dtype.kind not in "biuf" and have.dtype not in FLOATING:
+        raise Wrong(f"{what} is {type(got).__name__} {got!r:.60}, expected numbers.{hint}")
     wanted = np.asarray(want)
     if have.shape != wanted.shape:
         raise Wrong(f"{what} has shape {have.shape}, expected {wanted.shape}.{hint}")
@@ -71,70 +77,46 @@ def close(
         raise Wrong(f"{place} is {have[tuple(where)]}, expected {wanted[tuple(where)]}{more}.{hint}")
 
 
-def _array(got: Any, what: str, hint: str) -> np.ndarray:
-    if isinstance(got, Tensor):
-        got = got.numpy()
-    try:
-        have = np.asarray(got)
-    except ValueError:
-        have = np.asarray(None)
-    if have.dtype.kind not in "biuf" and have.dtype not in FLOATING:
-        raise Wrong(f"{what} is {type(got).__name__} {got!r:.60}, expected numbers.{hint}")
-    return have
-
-
 def short(x: Any) -> str:
     """A number or a small array, as one would type it."""
     text = np.array2string(np.asarray(x), separator=", ", precision=6, threshold=8, edgeitems=3)
     return " ".join(text.split())
 
 
-# ------------------------------------------------------------------------------------------------------------- judging
-
-
-def judge(lesson: Lesson, things: Mapping[str, Any], variant: int = 0, file: str | None = None) -> list[Result]:
-    """What each exercise of a lesson that `things` names is worth.
-
-    things: by name, what the student wrote. variant: which cases the checks draw; 0 is what students see. file: the
-    beginning of the names of the student's files, to find the line of an error.
-    """
-    checks = lesson.checks()
-    return [judge_one(name, checks[name], things[name], variant, file) for name in lesson.exercises if name in things]
-
-
-def judge_one(name: str, check: Callable, thing: Any, variant: int, file: str | None) -> Result:
-    """What one exercise is worth: `check` is the lesson's, the others are as in `judge`."""
+def judge(name: str, thing: Any, variant: int = 0) -> Result:
+    """Judge a student's answer to the exercise `name`. variant: which cases are drawn; students see those of 0."""
     if thing is Ellipsis:
         return Result(name, MISSING, "not written yet")
     random = np.random.default_rng([variant, zlib.crc32(name.encode())])
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():  # a division by 0 is for the check to find
             warnings.simplefilter("ignore")
-            check(thing, random)
+            of(name).checks[name](thing, random)
     except Wrong as wrong:
         return Result(name, WRONG, str(wrong))
-    except NotImplementedError as error:
-        if str(error) == EMPTY:
-            return Result(name, MISSING, "not written yet")
-        return Result(name, WRONG, raised(error, file))
     except RecursionError as error:
         return Result(name, WRONG, f"your code calls itself without end ({error})")
     except Exception as error:
-        return Result(name, WRONG, raised(error, file))
+        if isinstance(error, NotImplementedError) and str(error) == EMPTY:
+            return Result(name, MISSING, "not written yet")
+        return Result(name, WRONG, raised(error))
     return Result(name, RIGHT)
 
 
-def raised(error: BaseException, file: str | None = None) -> str:
+def raised(error: BaseException) -> str:
     """An error of the student's code in a line or two, with the last of the student's lines that led to it."""
     text = f"your code raises {type(error).__name__}: {error}"
-    if isinstance(error, NameError) and file is not None:
-        text += " (a check sees the notebook's imports, functions, classes and the values they need)"
-    own = (file,) if file is not None else ("<ipython",)
     called = traceback.extract_tb(error.__traceback__)
-    if frames := [f for f in called if f.filename.startswith(own) or (file is None and "ipykernel" in f.filename)]:
+    if frames := [f for f in called if f.filename.startswith("<ipython") or "ipykernel" in f.filename]:
         line = linecache.getline(frames[-1].filename, frames[-1].lineno or 0).strip()
         text += f"\n  in {frames[-1].name}, line {frames[-1].lineno}: {line}"
     return text
+
+
+def hold(name: str, answers: Mapping[str, Any], variant: int) -> None:
+    """Raise Wrong unless the answer of this name is right: Otter's tests call it."""
+    expect(name in answers, f"{name} is not defined")
+    expect((result := judge(name, answers[name], variant)).verdict == RIGHT, result.message)
 
 
 def check(*things: Any, **answers: Any) -> None:
@@ -145,11 +127,9 @@ def check(*things: Any, **answers: Any) -> None:
 
     ValueError for what no exercise asks for; TypeError for a value without its name.
     """
-    named = dict(answers)
     for thing in things:
         if not hasattr(thing, "__name__"):
             raise TypeError(f"check: expected a function, a class, or name=value; got {type(thing).__name__} {thing!r}")
-        named[thing.__name__] = thing
-    for name, thing in named.items():
-        for result in judge(of(name), {name: thing}):
-            print(result)
+    for name, thing in ({thing.__name__: thing for thing in things} | answers).items():
+        of(name)
+        print(judge(name, thing))

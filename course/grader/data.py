@@ -1,7 +1,5 @@
 """What the lessons train on. Nothing is downloaded: the packages that the extra `course` installs bring it."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 
@@ -11,11 +9,10 @@ from tinymp.lab import shipped
 
 NOT_PROSE = re.compile(r">>>|---|===|::|\\|__|^ *\.\. ", re.MULTILINE)
 MARKS = re.compile(r"(?::\w+:)?[`*]+~?([^`*]*)[`*]+")  # `x`, *x*, :ref:`x`
-Digits = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @cache
-def digits() -> Digits:
+def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(train_x, train_y, test_x, test_y): 4,000 and 1,000 digits of MNIST; float32 (N, 1, 28, 28), labels int64 (N,).
 
     Normalised to mean 0 and variance 1. ModuleNotFoundError names the package that brings them.

@@ -21,10 +21,9 @@ from typing import Any
 from tinymp.backend.extras import from_wheel
 from tinymp.lab.shipped import home
 
+from .hide import unsolved
+
 MARK = re.compile(r"# %%(?: \[(markdown)\]| (exercise|check))?\s*")
-HIDDEN = re.compile(r"^( *)# SOLUTION\n.*?^\1# END\n?", re.MULTILINE | re.DOTALL)
-ANSWER = re.compile(r"^( *\w+ = ).*  # SOLUTION$", re.MULTILINE)
-EMPTY = "your turn"  # what an exercise that is not written yet raises
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,7 @@ class Lesson:
         names = [node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
         return tuple(name.removeprefix("check_") for name in names if name.startswith("check_"))
 
+    @cached_property
     def checks(self) -> dict[str, Any]:
         """The lesson's check functions, by the name of their exercise."""
         names: dict[str, Any] = {"__name__": self.path.stem}
@@ -64,28 +64,31 @@ class Lesson:
                 exec(compile("\n" * (cell.line - 1) + cell.source, str(self.path), "exec"), names)
         return {name: names[f"check_{name}"] for name in self.exercises}
 
+    @property
+    def drawn(self) -> str:
+        """The text of the notebook for students, as course.generate wrote it."""
+        return self.path.with_suffix(".ipynb").read_text(encoding="utf-8")
+
     def notebook(self, solved: bool = False) -> dict[str, Any]:
         """The notebook of nbformat 4.5, with or without the solutions, without outputs."""
         cells: list[dict[str, Any]] = []
         for cell in self.cells:
             if cell.kind == "check":
                 continue
-            source = cell.source if cell.kind != "exercise" else _exercise(cell.source, solved)
+            source = cell.source if cell.kind != "exercise" else exercise(cell.source, solved)
             one: dict[str, Any] = {"id": f"cell-{len(cells) + 1}", "metadata": {}, "source": source.splitlines(True)}
-            if cell.kind == "markdown":
-                cells.append({"cell_type": "markdown"} | one)
-            else:
-                cells.append({"cell_type": "code", "execution_count": None} | one | {"outputs": []})
-        kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-        about = {"kernelspec": kernel, "language_info": {"name": "python"}}
+            code = {"cell_type": "code", "execution_count": None} | one | {"outputs": []}
+            cells.append({"cell_type": "markdown"} | one if cell.kind == "markdown" else code)
+        about = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+        about["language_info"] = {"name": "python"}
         return {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
 
 
-def _exercise(source: str, solved: bool) -> str:
+def exercise(source: str, solved: bool) -> str:
+    """A cell of the kind exercise, as it stands in a notebook."""
     if solved:
         return re.sub(r"^ *# (SOLUTION|END)\n?|  # SOLUTION$", "", source, flags=re.MULTILINE)
-    source = HIDDEN.sub(rf'\1raise NotImplementedError("{EMPTY}")\n', source)
-    return ANSWER.sub(rf"\1...  # {EMPTY}", source).rstrip("\n")
+    return unsolved(source).rstrip("\n")
 
 
 def parse(path: Path) -> Lesson:
@@ -115,5 +118,4 @@ def of(name: str) -> Lesson:
     for lesson in lessons().values():
         if name in lesson.exercises:
             return lesson
-    names = ", ".join(name for lesson in lessons().values() for name in lesson.exercises)
-    raise ValueError(f"check: expected something that an exercise asks for, got {name!r}; see {names}")
+    raise ValueError(f"check: expected something that an exercise asks for, got {name!r}; see tinymp course")

@@ -1,7 +1,7 @@
 """A race without a server: who learns most from the fewest bytes?
 
-An entry is a Python file. It trains on `digits()` until ops and updates have moved BUDGET bytes, which the byte ledger
-of the audit counts; then 1,000 other digits are named. The most that are right win; of equals, who moved fewer bytes.
+An entry is a Python file. It trains on `digits()` until ops and updates have moved so many bytes, by the audit's
+ledger, and then names 1,000 other digits. Most right wins; of equals, fewest bytes.
 
     policy = mp.MIXED                     optional; the storage and arithmetic of all
     batch = 64                            optional
@@ -9,8 +9,6 @@ of the audit counts; then 1,000 other digits are named. The most that are right 
     def optimizer(parameters): ...        an optimizer
     def scaler(): ...                     optional; DynamicLossScaler() without it
     def schedule(optimizer): ...          optional; what it returns gets a step() after each step
-
-The teacher runs all entries of a class again: what they say of themselves is not asked.
 """
 
 from __future__ import annotations
@@ -18,49 +16,26 @@ from __future__ import annotations
 import itertools
 import runpy
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tinymp import backend, ops, optim
 from tinymp.audit.bytes import ByteLedger
 from tinymp.audit.listener import Listener
-from tinymp.audit.sampling import table
 from tinymp.autograd import no_grad
 from tinymp.data import DataLoader, TensorDataset
 from tinymp.nn import Module
-from tinymp.optim.optimizer import Optimizer
 from tinymp.precision import MIXED, Policy, use
 from tinymp.tensor import tensor
 
 from .data import digits
 
-BUDGET = 4 << 30  # bytes: some ninety steps of a small CNN in FP16
-
-
-class NoEntry(ValueError):
-    """A file is no entry: the text says what it lacks."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What a file says; see the top."""
-
-    name: str
-    model: Callable[[], Module]
-    optimizer: Callable[[Any], Optimizer]
-    policy: Policy = MIXED
-    batch: int = 64
-    scaler: Callable[[], optim.LossScaler] = optim.DynamicLossScaler
-    schedule: Callable[[Optimizer], Any] | None = None
-
 
 @dataclass(frozen=True)
 class Finish:
-    """right: of 1,000 digits; moved: bytes, while training; stopped: why it ended before its budget, or ""."""
+    """right: of 1,000 digits; moved: bytes, while training."""
 
     entry: str
     policy: str
@@ -68,72 +43,49 @@ class Finish:
     moved: int
     steps: int
     seconds: float
-    stopped: str = ""
+
+    def __str__(self) -> str:
+        said = f"{self.entry} ({self.policy}): {self.right / 10:.1f} % right after {self.steps} steps"
+        return f"{said}, {self.moved / 2**30:.2f} GiB, {self.seconds:.1f} s"
 
 
-def read(path: Path) -> Entry:
-    """Run an entry's file. NoEntry says what is wrong with it; what its code raises passes."""
-    said = runpy.run_path(str(path))
-    given = {field.name: said[field.name] for field in fields(Entry) if field.name in said and field.name != "name"}
-    for name in ("model", "optimizer"):
-        if name not in given:
-            raise NoEntry(f"{path}: expected a function {name}(), found none")
-    for name, value in given.items():
-        kind = {"policy": Policy, "batch": int}.get(name)
-        if not (callable(value) if kind is None else isinstance(value, kind)):
-            raise NoEntry(f"{path}: expected {name} to be {kind.__name__ if kind else 'a function'}, got {value!r:.40}")
-    if not 1 <= given.get("batch", 1) <= 1000:
-        raise NoEntry(f"{path}: expected batch to be 1 to 1000, got {given['batch']}")
-    return Entry(path.stem, **given)
+def run(path: Path, budget: int) -> Finish:
+    """Train an entry until `budget` bytes have moved, and count right answers.
 
-
-def run(entry: Entry, budget: int = BUDGET) -> Finish:
-    """Train until `budget` bytes have moved, and count what is right. NoEntry for a model that is none."""
+    ValueError says what the file lacks. What its code raises passes, as does the FloatingPointError of a scaler.
+    """
+    entry = runpy.run_path(str(path))
+    policy, batch = entry.get("policy", MIXED), entry.get("batch", 64)
+    for name in ("model", "optimizer", *({"scaler", "schedule"} & set(entry))):
+        if not callable(entry.get(name)):
+            raise ValueError(f"{path}: expected a function {name}(), got {entry.get(name)!r:.40}")
+    if not isinstance(policy, Policy) or not isinstance(batch, int) or not 1 <= batch <= 1000:
+        raise ValueError(f"{path}: expected a Policy and a batch of 1 to 1000, got {policy!r:.40} and {batch!r:.40}")
     train_x, train_y, test_x, test_y = digits()
     backend.manual_seed(0)
-    start = time.perf_counter()
-    ledger, stopped, steps = ByteLedger(), "", 0
-    with use(entry.policy):
-        made = entry.model()
-        if not isinstance(made, Module):
-            raise NoEntry(f"{entry.name}: expected model() to return an nn.Module, got {type(made).__name__}")
-        model = entry.policy.cast(made)
-        optimizer = entry.optimizer(model.parameters())
-        scaler, schedule = entry.scaler(), entry.schedule and entry.schedule(optimizer)
-        batches = DataLoader(TensorDataset(train_x, train_y), entry.batch, shuffle=True, drop_last=True, seed=0)
+    start, ledger, steps = time.perf_counter(), ByteLedger(), 0
+    with use(policy):
+        model = entry["model"]()
+        if not isinstance(model, Module):
+            raise ValueError(f"{path}: expected model() to return an nn.Module, got {type(model).__name__}")
+        optimizer = entry["optimizer"](policy.cast(model).parameters())
+        scaler = entry.get("scaler", optim.DynamicLossScaler)()
+        schedule = entry["schedule"](optimizer) if "schedule" in entry else None
+        batches = DataLoader(TensorDataset(train_x, train_y), batch, shuffle=True, drop_last=True, seed=0)
         with Listener([ledger]):
             for x, y in itertools.chain.from_iterable(itertools.repeat(batches)):
-                loss = ops.cross_entropy(model(entry.policy.cast(x)), y)
-                scaler.scale(loss).backward()
+                scaler.scale(ops.cross_entropy(model(policy.cast(x)), y)).backward()
                 applied = scaler.step(optimizer)
-                try:
-                    scaler.update()
-                except FloatingPointError as error:
-                    stopped = str(error)
-                    break
+                scaler.update()
                 if schedule is not None and applied:
                     schedule.step()
                 optimizer.zero_grad()
                 steps += 1
                 if ledger.moved >= budget:
                     break
-        right = correct(model, entry.policy, test_x, test_y)
-    return Finish(entry.name, entry.policy.name, right, ledger.moved, steps, time.perf_counter() - start, stopped)
-
-
-def correct(model: Module, policy: Policy, x: Any, y: Any) -> int:
-    """How many digits a model names rightly, in evaluation mode."""
-    model.eval()
-    with no_grad():
-        found = [model(policy.cast(tensor(x[i : i + 250]))).numpy().argmax(1) for i in range(0, len(x), 250)]
-    return int(np.count_nonzero(np.concatenate(found) == y))
-
-
-def board(finishes: Sequence[Finish]) -> str:
-    """The leaderboard: most right first, of equals the fewest bytes."""
-    rows: list[tuple[str, ...]] = [("", "entry", "policy", "right", "moved", "steps", "seconds")]
-    for place, f in enumerate(sorted(finishes, key=lambda f: (-f.right, f.moved)), 1):
-        moved = f"{f.moved / 2**30:.2f} GiB"
-        rows.append((f"{place}", f.entry, f.policy, f"{f.right / 10:.1f} %", moved, f"{f.steps}", f"{f.seconds:.1f}"))
-    stopped = [f"{f.entry} stopped: {f.stopped}" for f in finishes if f.stopped]
-    return "\n".join([table(rows, left=(0, 1, 2), most=None), *stopped])
+        model.eval()
+        with no_grad():
+            x = policy.cast(tensor(test_x))
+            guess = np.concatenate([model(x[i : i + 250]).numpy().argmax(1) for i in range(0, len(test_x), 250)])
+    right = int(np.count_nonzero(guess == test_y))
+    return Finish(path.stem, policy.name, right, ledger.moved, steps, time.perf_counter() - start)

@@ -17,6 +17,8 @@ from typing import Any
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
+from tinymp.lab.explain import explain
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 MADE = {  # pages of the site that lie elsewhere in the repository
     "changelog.md": "CHANGELOG.md",
@@ -31,6 +33,7 @@ CACHE, SHAPES = "__pycache__", {"div": "block", "span": "inline"}
 LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 STRINGS = r'(?P<s>"""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\')'
 WORDS = rf"\b(?P<k>{'|'.join([*keyword.kwlist, 'if', 'for', 'const', 'void', 'template', 'struct'])})\b"
+WEIGHTS = {"questions.md": 1.5, "changelog.md": 0.3, "results/": 0.3}  # of pages in the search, where not 1
 origins = dict(MADE)  # pages that are made here, and the files that they show
 
 
@@ -116,8 +119,23 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def answered(asked: re.Match) -> str:
+    """Questions of docs/questions.md with what `tinymp explain` says to the first."""
+    found = explain(asked[1])
+    to = '<a href="source/{}"><code>{}</code></a>'
+    lines = [to.format(line.replace(":", ".html#L-"), name) for line, name in found.read.items()]
+    rule, without, source = (html.escape(text) for text in found.topic[:3])
+    return f"{asked[0]}\n\n{rule}\n\nWithout it: {without}\n\nRead {', '.join(lines)}. Source: {source}.\n\n"
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links to files of the repository become links to the pages that show them."""
+    """Links to files of the repository become links to the pages that show them; questions are answered."""
+    weight = next((WEIGHTS[start] for start in WEIGHTS if page.file.src_uri.startswith(start)), 1)
+    page.meta.setdefault("search", {"boost": weight})
+    if re.match("results/(table|figure|formats)", page.file.src_uri):
+        page.meta["hide"] = ["toc"]  # their tables are wide
+    if page.file.src_uri == "questions.md":
+        markdown = re.sub(r"^## (.*?\?).*$", answered, markdown, flags=re.M)
     for link, path in targets(page.file, reversed(list(LINK.finditer(markdown)))):
         to = relpath(address(path), dirname(page.file.src_uri) or ".") + (link[2] or "")
         markdown = f"{markdown[: link.start()]}]({to}){markdown[link.end() :]}"

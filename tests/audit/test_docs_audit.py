@@ -148,7 +148,7 @@ def said(runs):
     with suppress(FloatingPointError), mp.audit() as a:
         train(two, x, lambda y: ops.mse_loss(y.float(), mp.zeros(32, 4)), optim.DynamicLossScaler(), 60, steep)
     cnn_says = *cnn_says, re.sub(rf"{Path(__file__).name}:\d+", "train.py:13", str(a.crash)).replace("two.", "model.")
-    texts = *runs[0].values(), *cnn_says, printed_by(main, ["explain", "loss scaling"])
+    texts = *runs[0].values(), *cnn_says, printed_by(main, ["explain", "when does S grow"])
     return [shape(line) for text in texts for line in text.splitlines()]
 
 

@@ -1,21 +1,27 @@
-"""Every solution passes, every empty exercise and every typical mistake fails with a message that helps."""
+"""Solutions and other right answers pass; empty exercises and wrong answers fail, with a message that helps."""
 
+import ast
 import json
+import linecache
 import re
+from functools import cache
 from pathlib import Path
 
 import matplotlib
 import pytest
-from tinymp.course.checking import judge
+from tinymp.course.checking import check, hold, judge
 
 from tinymp.course import lesson as source
-from tinymp.course import submission
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 pytestmark = pytest.mark.cpu
 LESSONS = source.lessons()
+HERE = Path(__file__).parent
+SYLLABUS = (HERE.parents[1] / "course" / "README.md").read_text(encoding="utf-8")
+LENGTH = re.compile(r"^([A-Z]+ = )\d+  # of each training.*", re.MULTILINE)
+lessons = pytest.mark.parametrize("lesson", LESSONS.values(), ids=[one.path.stem for one in LESSONS.values()])
 
 
 @pytest.fixture(autouse=True)
@@ -25,17 +31,126 @@ def _style():
         yield
 
 
-MISTAKES = Path(__file__).parent / "mistakes"
-SYLLABUS = (Path(__file__).parents[2] / "course" / "README.md").read_text(encoding="utf-8")
-LENGTH = re.compile(r"^([A-Z]+ = )\d+  # of each training.*", re.MULTILINE)
-lessons = pytest.mark.parametrize("lesson", LESSONS.values(), ids=[one.path.stem for one in LESSONS.values()])
+# ------------------------------------------------------------------------------------------------------------- answers
 
 
-def mistakes():
-    for lesson in LESSONS.values():
-        found = re.split(r"^# %% (\w+): (.*)\n", (MISTAKES / lesson.path.name).read_text(), flags=re.MULTILINE)
-        for name, says, code in zip(found[1::3], found[2::3], found[3::3]):
-            yield pytest.param(lesson, name, says, code, id=f"{lesson.number}-{name}-{says}"[:60])
+def statements(lesson):
+    """(statement, its text) of each that a solved notebook needs for its exercises: no trainings, no pictures."""
+    for cell in lesson.cells:
+        if cell.kind in ("code", "exercise"):
+            text = source.exercise(cell.source, solved=True)
+            for node in ast.parse(text).body:
+                cheap = isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef))
+                constant = isinstance(getattr(node, "value", None), ast.Constant)
+                if cell.kind == "exercise" or cheap or constant or "itertools.count()" in ast.unparse(node):
+                    yield node, ast.get_source_segment(text, node)
+
+
+@cache
+def notebook(lesson):
+    """The names of a notebook in which everything is solved, and the text of each solution."""
+    names, texts = {"__name__": "__main__"}, {}
+    for node, text in statements(lesson):
+        exec(compile(text, f"<ipython-{lesson.number}>", "exec"), names)
+        name = node.name if hasattr(node, "name") else ast.unparse(getattr(node, "targets", [None])[0] or node)
+        texts[name] = text
+    return names, texts
+
+
+def answer(lesson, name, code):
+    """The answer of a student who solved everything, and then wrote one cell more."""
+    names = dict(notebook(lesson)[0])
+    file = f"<ipython-{name}>"
+    linecache.cache[file] = len(code), None, code.splitlines(True), file
+    exec(compile(code, file, "exec"), names)
+    return names[name]
+
+
+def mistakes(lesson):
+    """(exercise, message, code) of typical mistakes."""
+    found = re.split(r"^# %% (\w+): (.*)\n", (HERE / "mistakes" / lesson.path.name).read_text(), flags=re.MULTILINE)
+    return list(zip(found[1::3], found[2::3], found[3::3]))
+
+
+def answers(lesson):
+    """(exercise, verdict, code) of answers.txt; there "wrong OLD >>> NEW" is an edit of the solution."""
+    text = (HERE / "answers.txt").read_text(encoding="utf-8")
+    for part in re.split(r"^= ", text, flags=re.MULTILINE)[1:]:
+        name, _, rest = part.partition("\n")
+        if name not in lesson.exercises:
+            continue
+        for verdict, edits, code in re.findall(r"^(right|wrong)\b(.*)\n((?:(?!right|wrong).*\n)*)", rest, re.MULTILINE):
+            solution = notebook(lesson)[1][name]
+            for edit in edits.strip().split(" ;; ") if edits else ():
+                old, new = edit.split(" >>> ")
+                assert old in solution, f"{name}: {edit}"
+                solution = solution.replace(old, new.replace("NOTHING", ""))
+            yield name, verdict, solution if edits else code
+
+
+@lessons
+def test_right_and_wrong_answers(lesson):
+    """Each is judged with the cases that students see and with others; a wrong one must fail with one of them."""
+    found, counts = [], dict.fromkeys(lesson.exercises, (0, 0))
+    for name, verdict, code in answers(lesson):
+        results = (judge(name, answer(lesson, name, code), variant) for variant in (0, 1))
+        bad = next((result for result in results if result.verdict != "right"), None)
+        right, wrong = counts[name]
+        counts[name] = right + (verdict == "right"), wrong + (verdict == "wrong")
+        if (bad is None) != (verdict == "right"):
+            found.append(f"{name} is {verdict}, but {bad or 'passes'}\n{code}")
+    few = [f"{name}: {r} right and {w} wrong answers" for name, (r, w) in counts.items() if r < 2 or w < 5]
+    assert not found + few, "\n".join([f"{len(found)} of them:", *found, *few])
+
+
+@lessons
+def test_a_typical_mistake_is_found_and_explained(lesson):
+    found = []
+    for name, says, code in mistakes(lesson):
+        result = judge(name, answer(lesson, name, code))
+        if result.verdict != "wrong" or says not in result.message:
+            found.append(f"{name}: expected {says!r}, got {result}\n{code}")
+    assert not found, "\n".join(found)
+    assert len(mistakes(lesson)) >= 10 and {name for name, *_ in mistakes(lesson)} == set(lesson.exercises)
+
+
+@lessons
+def test_solutions_pass_with_cases_that_students_do_not_see(lesson):
+    for name in lesson.exercises:
+        for variant in (1, 2):
+            hold(name, notebook(lesson)[0], variant)
+
+
+@lessons
+def test_an_empty_exercise_is_not_right(lesson):
+    text = json.dumps(lesson.notebook())
+    assert "SOLUTION" not in text and "# END" not in text
+    names = dict(notebook(lesson)[0])
+    for cell in lesson.cells:
+        if cell.kind == "exercise":
+            exec(source.exercise(cell.source, solved=False), names)
+    assert [judge(name, names[name]).verdict for name in lesson.exercises] == ["empty"] * len(lesson.exercises)
+
+
+def test_errors_of_answers_and_of_calls(capsys):
+    (lesson,) = (one for one in LESSONS.values() if "lost" in one.exercises)
+    for body, says in {
+        "return 1 / 0": "your code raises ZeroDivisionError: division by zero\n  in lost, line 2: return 1 / 0",
+        "return mine(gradients)": "NameError: name 'mine' is not defined",
+        "return lost(gradients, scale)": "calls itself without end",
+        "return 'a third'": "is str 'a third', expected numbers",
+        "return None": "is NoneType None, expected numbers",
+        "return [[0.1], [0.2, 0.3]]": "expected numbers",
+    }.items():
+        check(answer(lesson, "lost", f"def lost(gradients, scale):\n    {body}\n"))
+        assert says in capsys.readouterr().out
+    with pytest.raises(ValueError, match="expected something that an exercise asks for, got 'x'"):
+        check(x=3)
+    with pytest.raises(TypeError, match="expected a function, a class, or name=value; got int 3"):
+        check(3)
+
+
+# ------------------------------------------------------------------------------------------------------------- lessons
 
 
 @lessons
@@ -53,39 +168,8 @@ def test_the_lesson_runs_with_its_solutions(lesson, capsys):
 
 
 @lessons
-def test_solutions_pass_with_cases_that_students_do_not_see(lesson):
-    for variant in (1, 2):
-        results = judge(lesson, solutions(lesson), variant)
-        assert {r.exercise: r.message for r in results} == dict.fromkeys(lesson.exercises, "")
-
-
-def solutions(lesson, more="", names=None):
-    """What a student has who filled in everything, and then wrote one cell more; the last definition counts."""
-    cells = lesson.notebook(solved=True)["cells"]
-    code = [(f"mine[cell {i}]", "".join(c["source"])) for i, c in enumerate(cells) if c["cell_type"] == "code"]
-    return submission.Submission(lesson.path, (*code, ("mine[last]", more)), ()).run(names or lesson.exercises)
-
-
-@lessons
-def test_an_empty_notebook_has_no_right_exercise(lesson, tmp_path):
-    path = tmp_path / "mine.ipynb"
-    path.write_text(json.dumps(lesson.notebook()))
-    handed_in = submission.read(path)
-    assert handed_in.lesson() == lesson and not handed_in.broken
-    results = judge(lesson, handed_in.run(lesson.exercises))
-    assert [(r.exercise, r.verdict) for r in results] == [(name, "empty") for name in lesson.exercises]
-    assert "SOLUTION" not in path.read_text() and "# END" not in path.read_text()
-
-
-@pytest.mark.parametrize(("lesson", "name", "says", "code"), list(mistakes()))
-def test_a_typical_mistake_is_found_and_explained(lesson, name, says, code):
-    (result,) = judge(lesson, solutions(lesson, code, [name]), file="mine")
-    assert result.verdict == "wrong" and says in result.message
-
-
-@lessons
 def test_a_lesson_is_whole(lesson):
-    """It begins with a question and a picture and ends with what to remember; ten mistakes are known."""
+    """It begins with a question and a picture and ends with what to remember."""
     first = lesson.cells[0].source
     assert re.match(rf"# {lesson.number}\. ", first) and "minutes" in first
     assert "?**" in first, "the question, in bold"
@@ -94,9 +178,7 @@ def test_a_lesson_is_whole(lesson):
     assert f"]({lesson.path.stem}.ipynb)" in row
     if lesson.number <= 10:
         assert "| {} |".format(*re.findall(r"(\d+) minutes", first)) in row
-    assert sum(1 for p in mistakes() if p.values[0] is lesson) >= 10
-    assert {p.values[1] for p in mistakes() if p.values[0] is lesson} == set(lesson.exercises)
-    notebook = json.loads(lesson.path.with_suffix(".ipynb").read_text(encoding="utf-8"))
+    notebook = json.loads(lesson.drawn)
     pictures = [
         out for cell in notebook["cells"] for out in cell.get("outputs", []) if "image/png" in out.get("data", {})
     ]

@@ -81,6 +81,9 @@ def test_a_wheel_has_all_that_runs(sdist, site):
     share = {f"examples/{name}" for name in examples}
     share |= {f"course/{name}" for name in below(copy / "course", "*")}
     assert package <= there and below(site / "tinymp" / "share", "*") == share
+    course = [path.read_text(encoding="utf-8") for path in (site / "tinymp" / "share" / "course").glob("[0-9]*.py")]
+    assert len(course) == 11 and not any("# SOLUTION" in text or "# END" in text for text in course)
+    assert all("your turn" in text and "# %% check" in text for text in course)
 
 
 def test_an_example_of_a_wheel_runs_and_an_audit_names_its_lines(site, tmp_path):
@@ -92,3 +95,14 @@ def test_an_example_of_a_wheel_runs_and_an_audit_names_its_lines(site, tmp_path)
     ledger = json.loads((tmp_path / "runs" / "audit" / "examples.cnn" / "audit.json").read_text())["ledger"]
     assert any(row["caller"].startswith("cnn.py:") for row in ledger)
     assert not any("share" in row["caller"] for row in ledger)
+
+
+def test_the_course_of_a_wheel_checks_answers_and_has_no_solutions(site, tmp_path):
+    program = "from tinymp.course import check; check(product_bits=22, surely_lost=2048); from tinymp.lab import cli;"
+    program += "cli.main(['course', 'assign', '5', '--seed', '3'])"
+    environment = os.environ | {"PYTHONPATH": str(site)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert "right: product_bits" in done.stdout and "wrong: surely_lost" in done.stdout
+    assert done.returncode == 2 and "which the repository has; a wheel has none" in done.stderr

@@ -14,8 +14,6 @@ from tinymp.lab import topics
 from tinymp.lab.ablate import DECISIONS
 from tinymp.lab.explain import explain, names, overview
 
-pytestmark = pytest.mark.cpu  # the examples show NumPy's numbers
-
 ROOT = Path(mp.__file__).parent.parent
 
 
@@ -71,6 +69,47 @@ def test_names_are_found_however_they_are_written():
         assert decision in explain(decision.name).ablation, decision.name
 
 
+# A heading's questions; their topic, the place that is named first, and further questions
+ROWS = re.findall(
+    r"^## (.*)\n\n([a-z0-9 ]+): `(.*)`(?:\. )?((?:.+\n)*)", (ROOT / "docs/questions.md").read_text(), re.M
+)
+SPLIT = [(topic, place, re.findall(r"[^?\s][^?]*", f"{head} {further}")) for head, topic, place, further in ROWS]
+ASKED = [(topic, place, " ".join(question.split())) for topic, place, questions in SPLIT for question in questions]
+BARE = [
+    ("overflow", "store", "loss is nan"),
+    ("loss scaling", "DynamicLossScaler", "GradScaler"),
+    ("storage", "Policy.cast", "autocast"),
+    ("kinds", "KINDS", "which ops are FP32"),
+]
+
+
+@pytest.mark.parametrize(("topic", "place", "question"), ASKED + BARE)
+def test_a_question_is_answered_by_its_topic_and_the_line_to_read(topic, place, question):
+    e = explain(question)
+    line, called = next(iter(e.read.items()))
+    assert (e.name, e.what, called) == (topic, "topic", place)
+    path, number = line.rsplit(":", 1)
+    assert re.match(rf"\s*(def |class )?{place.rpartition('.')[2]}\b", lines_of(path)[int(number) - 1])
+    assert e.topic.source and f"{line}  {place}" in str(e)
+
+
+def test_each_topic_is_asked_for_in_two_ways():
+    assert all(sum(topic == asked for asked, *_ in ASKED) >= 2 for topic in topics.TOPICS)
+
+
+@pytest.mark.parametrize(
+    ("question", "file", "called"),
+    [
+        ("where are Tensor Cores used?", "tinymp/backend/gpu.py", "multiply"),
+        ("why did my step get skipped?", "tinymp/gpu/scaler.py", "should_skip, on a GPU"),
+        ("is softmax computed in FP16?", "tinymp/gpu/softmax.py", "softmax_forward, on a GPU"),
+        ("does batch norm run in FP32?", "tinymp/gpu/norm.py", "batch_norm_forward, on a GPU"),
+    ],
+)
+def test_a_question_names_the_lines_that_a_gpu_runs(question, file, called):
+    assert (file, called) in [(line.split(":")[0], of) for line, of in explain(question).read.items()]
+
+
 @pytest.mark.parametrize(
     ("name", "near"),
     [
@@ -87,7 +126,8 @@ SECTIONS = {"MPT": {"3.1", "3.2", "3.3", "4.3", "4.5"}, "NVG": {"2.1", "2.2", "2
 
 
 def test_text_refers_to_what_there_is():
-    known, words = topics.TOPICS, [word for topic in topics.TOPICS.values() for word in topic.words.split(", ")]
+    known = topics.TOPICS
+    words = [word for topic in known.values() for said in topic.asked.values() for word in said.split(", ") if word]
     assert len(words) == len({*words, *known}) - len(known)  # none means two topics
     kinds, primitives = {kind.name for kind in precision.KINDS}, {"widen", "store", "gemm", "reduce"}
     assert kinds | primitives | {f.name for f in fields(mp.Policy)} - {"name"} <= set(topics.WORDS)

@@ -142,7 +142,9 @@ def form_of(op: Op, args: tuple, size: int) -> tuple:
     """What an op computes; () for what no pattern looks into. size: of its result."""
     values = [a for a in args if isinstance(a, Value)]
     floats = [v for v in values if v.array.dtype in FLOATING]
-    name = op.options["reduction"] if isinstance(op, Reduced) else _PLAIN.get(op.name, op.name)
+    name = _PLAIN.get(op.name, op.name)
+    if isinstance(op, Reduced):
+        name, args = op.options["reduction"], args[:1]  # without the divisor
     if name in _SAME or (op.kind is MOVEMENT and len(floats) == 1):
         return ("same", floats[0]) if floats else ()
     if name == "matmul" and _one_product(*[v.array.shape for v in values]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import dis
 import inspect
+import math
 import re
 import sys
 import textwrap
@@ -29,7 +30,7 @@ from ..ops.more import compare
 from ..precision import DOT, KINDS, LOSS, MIXED, MOVEMENT, POINTWISE, REDUCTION, UPDATE, Kind, Policy
 from ..study import POLICIES, Arithmetic
 from .ablate import DECISIONS, Decision
-from .topics import ROUNDED, TOPICS, WORDS, Topic
+from .topics import ROUNDED, TOPICS, USUAL, WORDS, Topic
 
 ROOT = Path(precision.__file__).parent.parent
 PRIMITIVES = (precision.widen, precision.store, precision.gemm, precision.reduce)
@@ -64,6 +65,7 @@ class Explanation:
             op = self.name if named else repr(self.ops[0].name)
             measure = f"with mp.audit() as a: train()\na.ledger.filter(op={op})"
         kinds = {"": self.kind} if not gradient else {"forward ": self.kind, "backward ": gradient}
+        kinds = {f"{kind.name} ": kind for kind in KINDS} if self.name == "kinds" else kinds
         title = f"{self.name}: {self.what}" + (f", {self.kind.name}" if self.kind and self.what != "kind" else "")
         title += f", backward {gradient.name}" if gradient else ""
         arithmetic = [
@@ -95,21 +97,18 @@ def explain(name: str) -> Explanation:
     topic, by its name or a usual word.
 
     Upper and lower case, spaces, hyphens, underscores and a plural's s do not matter: "batch norm" is "batch_norm".
-    If several things have the name, the op comes first. A question is answered by the topic all of whose words it
-    holds ("where is the master copy rounded?"), an argument that few ops have by one of them. ValueError for an unknown
+    If several things have the name, the op comes first. A question is answered by the topic that tells most of
+    it ("where is the master copy rounded?"), an argument that few ops have by one of them. ValueError for an unknown
     name, with the nearest ones.
     """
     known, key = _known(), _key(name)
-    entry = known.get(key) or known.get(_singular(key))
-    if entry is None and not difflib.get_close_matches(key, known, 1, 0.85):
-        entry = _asked(name)
+    entry = known.get(key) or known.get(_singular(key)) or _asked(name)
     if entry is None:
-        held = [k for k in known if len(key) > 2 and key in k]
         alike = [k for word in (key, *map(_key, name.split())) for k in difflib.get_close_matches(word, known, 3, 0.7)]
-        like = list(dict.fromkeys(known[k][0] for k in [*alike[:2], *held, *alike]))[:4]
+        like = list(dict.fromkeys(known[k][0] for k in alike))[:4]
         hint = f"did you mean {', '.join(like)}?" if like else f"topics: {', '.join(TOPICS)}"
         raise ValueError(f"explain: {name!r} is no op, layer, optimizer, policy or topic; {hint}")
-    return _explained(*entry)
+    return _explained(*entry, asked=_words(name))
 
 
 def names() -> dict[str, list[str]]:
@@ -124,8 +123,7 @@ def overview() -> str:
     """What `explain` without a name shows."""
     lines = ["tinymp explain NAME, where NAME is one of", ""]
     for what, found in names().items():
-        text = textwrap.fill(", ".join(sorted(found, key=str.lower)), WIDTH - 12)
-        lines.append(f"{'policies' if what == 'policy' else what + 's':<12}" + textwrap.indent(text, " " * 12).lstrip())
+        lines.append(_entry("policies" if what == "policy" else f"{what}s", ", ".join(sorted(found, key=str.lower))))
     return "\n".join(lines)
 
 
@@ -141,18 +139,39 @@ def _singular(key: str) -> str:
 
 
 def _asked(question: str) -> tuple[str, str, Any] | None:
-    """An op that has an argument of this name, if few have; else the topic that has most words of a name of it here."""
-    said, key = _words(question), _key(question)
+    """An op that has an argument of this name, if few have; else the topic that tells most of what is asked."""
+    key, asked = _key(question), _words(question)
     takes = [f for f in _public(ops).values() if key in map(_key, inspect.signature(f).parameters)]
     if 0 < len(takes) < 4:
         return takes[0].__name__, "op", takes[0]
-    held = [phrase for phrase in WORDS if _words(phrase) <= said]
-    topic = WORDS[max(held, key=lambda phrase: len(_words(phrase)))] if held else ""
-    return (topic, "topic", topic) if topic else None
+
+    def told(name: str) -> float:
+        names, text = _told(name)
+        whole = set().union(*(words for words in names if words <= asked))
+        return bool(whole) * sum(_weight(asked & part) for part in (whole, whole, set().union(*names), text))
+
+    topic = max(TOPICS, key=told)
+    return (topic, "topic", topic) if told(topic) else None
+
+
+@cache
+def _told(name: str) -> tuple[list[set[str]], set[str]]:
+    """The words of each name of a topic, and all of its text."""
+    names = [word for word, topic in WORDS.items() if topic == name]
+    return [*map(_words, names)], _words(" ".join([*names, TOPICS[name].rule, TOPICS[name].without]))
+
+
+def _weight(words: set[str]) -> float:
+    """What words tell: one that few topics have tells most."""
+    having = [sum(word in _told(name)[1] for name in TOPICS) for word in words]
+    return sum(math.log(1 + len(TOPICS) / n) for n in having if n)
 
 
 def _words(text: str) -> set[str]:
-    return {_singular(word) for word in re.findall(r"[a-z0-9]+", text.lower())}
+    """The stems of its words, but for those that every question has; those of MasterCopy and master_copy are two."""
+    text = re.sub("(?<=[a-z])(?=[A-Z][a-z])", " ", text.replace("_", " ").replace("65,5", "655"))
+    words = set(re.findall(r"2\^-\d+|\w+", text.lower())) - {*USUAL.split()}
+    return {re.sub(r"(?<=...)(ing|ed|es|(?<!s)s|e|ly|ions?)$", "", word) for word in words}
 
 
 @cache
@@ -192,15 +211,13 @@ def _is(thing: Any, base: type) -> bool:
 # ---------------------------------------------------------------------------------------------------- the explanations
 
 
-def _explained(name: str, what: str, thing: Any) -> Explanation:
-    """What there is to say of an entry."""
+def _explained(name: str, what: str, thing: Any, asked: set[str]) -> Explanation:
+    """What there is to say of an entry; what is asked for is read first."""
     if what == "alias":
-        return _explained(thing, "topic", thing)
-    topic, formula, read, kind = WORDS.get(name, ""), "", [thing], None
-    found: list[type[Op]] = []
+        return _explained(thing, "topic", thing, asked)
+    topic, formula, read, kind, found = WORDS.get(name, ""), "", [thing], None, list[type[Op]]()
     if what in ("op", "layer"):
-        found = ops_of(thing)
-        found = [op for op in found if op is found[0] or op.kind is not MOVEMENT or op.gradient]
+        found = [op for i, op in enumerate(ops_of(thing)) if not i or op.kind is not MOVEMENT or op.gradient]
         formula = "\n".join(dict.fromkeys(_paragraph(x) for x in (thing, *found) if x.__doc__))
         read = [vars(thing).get("forward", thing)]
         read += [f for op in found for f in (op.forward, op.backward if op.gradient else op.forward)]
@@ -212,9 +229,8 @@ def _explained(name: str, what: str, thing: Any) -> Explanation:
     elif what == "policy":
         changed = _changed(thing)
         formula, read = "\n".join([str(thing), *(f"{field}: {said}" for field, said in changed.items())]), [Policy]
-        topic = next(
-            WORDS[word] for word in (name, name.lower(), *(field.split()[0] for field in changed)) if word in WORDS
-        )
+        differing = [field.split()[0] for field in changed]
+        topic = next(WORDS[word] for word in (name, name.lower(), *differing) if word in WORDS)
     elif what == "field of a policy":
         formula = _said(thing, name)
     elif callable(thing):
@@ -223,12 +239,12 @@ def _explained(name: str, what: str, thing: Any) -> Explanation:
         read, kind = [], next((k for k in KINDS if WORDS[k.name] == topic), None)
     rule = TOPICS[topic] if topic else Topic("It decides nothing about precision: what it holds or calls does.")
     rule = rule._replace(source=rule.source or next((k.source for k in KINDS if WORDS[k.name] == topic), ""))
-    further = [resolve_name(f"tinymp.{t}") for t in rule.read.split()]
+    places = sorted(rule.asked, key=lambda place: -_weight(asked & _words(rule.asked[place])))
     if found:  # an op of the same topic has code of its own
-        further = [f for f in further if not f.__qualname__.endswith((".forward", ".backward"))]
-    lines = {_line(x): x.__qualname__ for x in [*read, *further]}
-    faster = [find(inspect.unwrap(x), "gpu") for x in [*read, *further] if isinstance(x, FunctionType)]
-    lines |= {_line(x): f"{x.__qualname__}, on a GPU" for x in faster if x is not None}
+        places = [place for place in places if not place.endswith((".forward", ".backward"))]
+    read += [x if hasattr(x := resolve_name(f"tinymp.{place}"), "__qualname__") else place for place in places]
+    faster = [find(inspect.unwrap(x), "gpu") for x in read if isinstance(x, FunctionType)]
+    lines = dict(map(_line, read)) | {line: f"{of}, on a GPU" for line, of in map(_line, filter(None, faster))}
     ablation = [d for d in DECISIONS if d.name in rule.decisions.split()]
     if found:
         ablation = [d for d in ablation if found[0].name in (getattr(d.policy.study, "only", ()) or [found[0].name])]
@@ -267,7 +283,7 @@ def ops_of(thing: Any) -> list[type[Op]]:
             _collect(method, method.__name__, found, set())
 
     def rank(op: type[Op]) -> tuple:  # a fused op, of ROUNDED, says more of a layer than a product beside it
-        plain = not ROUNDED.get(op.name, ROUNDED["eq"]).forward
+        plain = not ROUNDED.get(op.name, ((),))[0]
         return op.name != thing.__name__, _FIRST.index(op.kind), plain, op.gradient is None, ".more." in op.__module__
 
     return sorted(found, key=rank)
@@ -322,21 +338,19 @@ _PUBLIC = _public(ops)
 _OPS = {f.__module__ for f in _PUBLIC.values()}  # the modules of ops
 
 
-@cache  # what inspect reads anew for each
-def _line(thing: Any) -> str:
-    """File and line at which a function or class begins: "tinymp/ops/softmax.py:14"."""
-    thing = inspect.unwrap(thing)
-    start: tuple[str, ...] = ("def ", "class ")
-    try:
-        path, (source, first) = inspect.getsourcefile(thing) or "", inspect.getsourcelines(thing)
-    except OSError:  # a class that is the row of a table
-        source = []
-    if not source or (isinstance(thing, FunctionType) and thing.__code__.co_name != thing.__name__):  # a row
-        path, first = inspect.getsourcefile(sys.modules[thing.__module__]) or "", 1
-        source = Path(path).read_text(encoding="utf-8").splitlines()
-        start = f"{thing.__name__} = ", f"{thing.__name__}: "
-    line = next(first + i for i, text in enumerate(source) if text.lstrip().startswith(start))
-    return f"{Path(path).relative_to(ROOT).as_posix()}:{line}"
+@cache
+def _line(thing: Any) -> tuple[str, str]:
+    """("tinymp/ops/softmax.py:14", "Softmax.forward"): where a function, a class or a named constant is defined."""
+    if isinstance(thing, str):
+        module, _, name = f"tinymp.{thing}".rpartition(".")
+    else:
+        module, name = inspect.unwrap(thing).__module__, inspect.unwrap(thing).__qualname__
+    path, line = Path(sys.modules[module].__file__ or ""), -1
+    source = path.read_text(encoding="utf-8").splitlines()
+    for part in name.split("."):  # a row of a table is defined as a constant
+        defined = re.compile(rf"\s*(def|class) {part}\b|{part}(:.*)? = ")
+        line = next(i for i, text in enumerate(source) if i > line and defined.match(text))
+    return f"{path.relative_to(ROOT).as_posix()}:{line + 1}", name
 
 
 def _rounds(found: list[type[Op]]) -> str:
@@ -351,18 +365,15 @@ def _rounds(found: list[type[Op]]) -> str:
 def rounds_of(op: type[Op]) -> str:
     """What an Op rounds in a run on FP16 operands, and how often."""
     if op.name in ROUNDED:
-        before, behind = (_places(part) for part in ROUNDED[op.name])
-        return f"forward {before}; backward {behind and behind + ' and '}each gradient at most once" if before else NONE
+        before, behind = (part and f"in {many(len(part), 'place')} ({'; '.join(part)})" for part in ROUNDED[op.name])
+        gradients = f"{behind} and each gradient" if behind else "each gradient"
+        return f"forward {before}; backward {gradients} at most once" if before else NONE
     forward = {MOVEMENT: NONE, LOSS: f"{NONE}: FP32 is returned"}.get(op.kind, "each result at most once")
     backward = NONE if op.kind is MOVEMENT and not op.gradient else "each gradient at most once"
     return NONE if forward == backward else f"forward {forward}; backward {backward}"
 
 
 NONE = "nothing"
-
-
-def _places(names: tuple[str, ...]) -> str:
-    return f"in {many(len(names), 'place')} ({'; '.join(names)})" if names else ""
 
 
 def _paragraph(thing: Any) -> str:
@@ -380,7 +391,6 @@ def _said(cls: type, name: str) -> str:
 
 
 def _entry(label: str, text: str) -> str:
-    """A labelled paragraph; lines of Python and lists keep their breaks."""
-    width = WIDTH - 12
-    lines = [line for part in text.split("\n") for line in ([part] if ">>>" in text else textwrap.wrap(part, width))]
-    return f"{label:<12}" + "\n".join(lines).replace("\n", "\n" + " " * 12)
+    """A labelled paragraph; lists keep their breaks."""
+    lines = [line for part in text.split("\n") for line in textwrap.wrap(part, WIDTH - 12)]
+    return f"{label:<12}" + ("\n" + " " * 12).join(lines)

@@ -32,7 +32,7 @@ def mended_1(x, y, steps):
 def mended_1(x, y, steps):
     mp.manual_seed(1)
     model = mp.MIXED.cast(nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 16)))
-    optimizer = optim.Adam(model.parameters(), lr=0.5, eps=1e-16)
+    optimizer = optim.Adam(model.parameters(), lr=0.01, eps=1e-16)
     losses = []
     with mp.use(mp.MIXED):
         for inputs, metres in batches(x, y, steps):
@@ -50,7 +50,7 @@ def mended_2(x, y, steps):
     model = nn.Linear(64, 1, bias=False)
     model.load_state_dict({"weight": np.full((1, 64), 4.0, np.float32)})
     model = mp.NO_MASTER.cast(model)
-    optimizer = optim.Adam(model.parameters(), lr=0.01)
+    optimizer = optim.Adam(model.parameters(), lr=0.001)
     losses = []
     with mp.use(mp.NO_MASTER):
         for inputs, target in batches(x, y, steps):
@@ -81,7 +81,7 @@ def mended_2(x, y, steps):
     return losses
 
 
-# %% mended_3: ends at a loss of
+# %% mended_3: trains by Adam with lr=0.0001, the patient by Adam with lr=0.01
 def mended_3(x, y, steps):
     mp.manual_seed(1)
     model = mp.MIXED.cast(nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4)))
