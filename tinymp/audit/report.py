@@ -22,12 +22,7 @@ SECTIONS = [
     ("scale", "Loss and loss scale", ["loss", "scale"], "A cross marks a skipped step."),
     ("bytes", "Bytes", ["bytes"], "What is kept, by role and dtype, and what FP32 would take."),
     ("patterns", "Written by hand", [], "Softmax, norms, losses, ..., where an op would keep what FP16 loses."),
-    (
-        "products",
-        "Tensor Cores",
-        ["products"],
-        "Lengths, of convolutions channels, should be multiples of 8 (NVG 2.2).",
-    ),
+    ("products", "Tensor Cores", ["products"], "Lengths (of convolutions channels) should be multiples of 8."),
     ("shadow", "Shadow", ["shadow"], "Errors in ulps of FP16: of the op alone (local), of all before it (inherited)."),
     ("formats", "Other formats", [], "The same numbers, rounded to them; 6 dB of signal to noise are one bit."),
 ]
@@ -36,7 +31,7 @@ WORDS = {
     "zero": "it was not 0 and is now: its magnitude was at most 2⁻²⁵, half of FP16's smallest number.",
     "subnormal": "now below 2⁻¹⁴ in magnitude, where FP16 has fewer than 11 significant bits.",
     "infinite": "it was finite and is not now: its magnitude was 65,520 or more; the largest FP16 number is 65,504.",
-    "ulp": "unit in the last place: the distance to the next number of the dtype. Rounding to nearest costs half at most.",
+    "ulp": "unit in the last place: the distance to the next number of the dtype. One rounding costs half at most.",
     "DOT": "a matrix product; REDUCTION: sums, softmax, batch norm; MOVEMENT: only copies; UPDATE: the optimizer.",
     "MPT, NVG": "Mixed Precision Training (Micikevicius et al., 2018), and NVIDIA's guide, by section.",
 }
