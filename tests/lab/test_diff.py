@@ -212,7 +212,7 @@ PAIRS = [
     ("swap", "layer, no norm", "B model.extra linear forward", (1, 2, 2)),
     ("", "split stem", None, (0, 2, 0)),
     ("split stem", "drop, skip", "B model.drop dropout forward", (2, 2, 0)),
-    ("", "split loss", " cross_entropy backward (input)", (0, LOSS, 0)),
+    ("", "split loss", " net() cross_entropy backward (input)", (0, LOSS, 0)),
     ("split loss", "skip", "B model add forward", (LOSS, 1, 0)),
     ("", "half", "B model cast forward", (0, 2, 0)),
     ("", "tanh", " model relu forward", (0, 0, 0)),
@@ -222,7 +222,7 @@ PAIRS = [
     ("", "middle, late", "A model.tail.1 linear forward", (1, 0, 0)),
     ("", "no norm", "A model.norm layer_norm forward", (1, 0, 0)),
     ("useless, swap", "data", " input of model.stem linear forward", (3, 0, 2)),
-    ("", "late", "B mul forward", (0, 1, 0)),
+    ("", "late", "B net() mul forward", (0, 1, 0)),
     ("swap, middle", "front, split loss", "B model.tail.0 linear forward", (0, 2 + LOSS, 2)),
     ("layer", "drop, split stem, swap", "A model.extra linear forward", (1, 2, 2)),
 ]

@@ -16,63 +16,24 @@ from .summary import LEVELS, findings, summarise
 
 # The attribute of an Audit, the heading, the figures, and what is said
 SECTIONS = [
-    (
-        "ledger",
-        "Ledger",
-        ("ledger",),
-        "Every op at every place of its call, and what became of the numbers where it rounded to fewer bits; the worst "
-        "come first.",
-    ),
-    (
-        "histograms",
-        "Exponents",
-        ("exponents", "scales"),
-        "How large the numbers are, by their exponent ⌊log₂ |x|⌋, between the limits of FP16: below 2⁻¹⁴ it has fewer "
-        "significant bits, below 2⁻²⁴ only 0, from 2¹⁶ on infinity (MPT 3.2, figures 2b and 3). FP16 gradients that "
-        "became 0 are shown as large as they were before. The tensors of which FP16 loses most.",
-    ),
-    (
-        "updates",
-        "Lost updates",
-        ("updates",),
-        "The share of weights that an update would leave as they are if they were FP16, where fp16(w + Δw) = w: why "
-        "masters are FP32 (MPT 3.1). From |w / Δw| = 2,048 to 4,096 the sum begins to round back to w.",
-    ),
-    ("scale", "Loss and loss scale", ("loss", "scale"), "A cross marks a skipped step."),
-    ("bytes", "Bytes", ("bytes",), "What is kept, by role and dtype, and what FP32 would take."),
-    ("patterns", "Written by hand", (), "Softmax, norms, losses, ... by hand, where an op would keep what FP16 loses."),
-    (
-        "products",
-        "Tensor Cores",
-        ("products",),
-        "Every matrix product. Each dimension should be a multiple of 8; of a convolution the channels (NVG 2.2).",
-    ),
-    (
-        "shadow",
-        "Shadow",
-        ("shadow",),
-        "Every op again in FP32. Local: what this op adds on the inputs it got; one rounding costs 0.5 ulp at most. "
-        "Inherited: how far its result is from that of a run all in FP32. Zeros: exactly 0 in the FP32 run and not in "
-        "this one; no ulp measures these.",
-    ),
-    (
-        "formats",
-        "Other formats",
-        (),
-        "What was rounded from FP32 here, rounded to other formats as well. Too large: infinite, or saturated after "
-        "scaling. The mean signed error is in units of the mean magnitude; 6 dB of signal to noise are one bit.",
-    ),
+    ("ledger", "Ledger", ["ledger"], "Every op at the lines that call it, and what its roundings lost; worst first."),
+    ("histograms", "Exponents", ["exponents", "scales"], "What was 0 only in FP16 counts as it was before (MPT 3.2)."),
+    ("updates", "Lost updates", ["updates"], "Weights that an update in FP16 would not change (MPT 3.1)."),
+    ("scale", "Loss and loss scale", ["loss", "scale"], "A cross marks a skipped step."),
+    ("bytes", "Bytes", ["bytes"], "What is kept, by role and dtype, and what FP32 would take."),
+    ("patterns", "Written by hand", [], "Softmax, norms, losses, ..., where an op would keep what FP16 loses."),
+    ("products", "Tensor Cores", ["products"], "Lengths (of convolutions channels) should be multiples of 8."),
+    ("shadow", "Shadow", ["shadow"], "Errors in ulps of FP16: of the op alone (local), of all before it (inherited)."),
+    ("formats", "Other formats", [], "The same numbers, rounded to them; 6 dB of signal to noise are one bit."),
 ]
 WORDS = {
     "rounded": "stored in fewer bits than it was computed in.",
     "zero": "it was not 0 and is now: its magnitude was at most 2⁻²⁵, half of FP16's smallest number.",
     "subnormal": "now below 2⁻¹⁴ in magnitude, where FP16 has fewer than 11 significant bits.",
     "infinite": "it was finite and is not now: its magnitude was 65,520 or more; the largest FP16 number is 65,504.",
-    "ulp": "unit in the last place: the distance to the next number of the dtype.",
-    "kind": "DOT: matrix products. REDUCTION: sums, softmax, batch norm. POINTWISE: element by element. MOVEMENT: only "
-    "copies. LOSS. UPDATE: the optimizer.",
-    "MPT, NVG": "the sources: Mixed Precision Training (Micikevicius et al., 2018) and NVIDIA's guide Training with "
-    "Mixed Precision, by section.",
+    "ulp": "unit in the last place: the distance to the next number of the dtype. One rounding costs half at most.",
+    "DOT": "a matrix product; REDUCTION: sums, softmax, batch norm; MOVEMENT: only copies; UPDATE: the optimizer.",
+    "MPT, NVG": "Mixed Precision Training (Micikevicius et al., 2018), and NVIDIA's guide, by section.",
 }
 # Letters in the system's colours: dark where the reader's system is
 STYLE = """
@@ -98,12 +59,14 @@ td { border-bottom: 1px solid #8884; }
 dt, dd { display: inline; margin: 0 8px 0 0; } dt { font-weight: 600; }
 .numbers { display: flex; flex-wrap: wrap; gap: 8px 40px; }
 .numbers dt { font-weight: 400; } .numbers dd { display: block; font-size: 22px; }
+@media (max-width: 700px) { td:not(:first-child) { white-space: nowrap; } }
 @media print {
   @page { margin: 12mm; }
   body { font-size: 9pt; padding: 0; } section { padding: 8pt 0; } nav { display: none; }
   .pictures { grid-template-columns: repeat(3, 1fr); gap: 6pt; }
   .pictures:has(> :only-child) { grid-template-columns: 1fr; width: 62mm; margin-right: 6mm; }
   .scroll { overflow: visible; } table { font-size: 6.5pt; } th, td { padding: 2pt 6pt 2pt 0; }
+  :is(#products, #shadow) .scroll { clear: both; }
   tr { break-inside: avoid; } tbody tr:nth-child(n+16) { display: none; }
 }
 """
