@@ -193,8 +193,8 @@ class InceptionV2(Inception):
                 stride = 1 if one else scale.stride(3 + i)
                 pool = (nn.AvgPool2d if kind == "avg" else nn.MaxPool2d)(3, stride, 1)
                 paths = [(narrow3, 1), (three, 3, stride)], [(narrow5, 1), (five, 3), (five, 3, stride)]
-                first, last = ([[(one, 1)]], [pool, (pooled, 1)]) if one else ([], [pool])
-                self.add(*first, *paths, last)
+                narrow, last = ([[(one, 1)]], [pool, (pooled, 1)]) if one else ([], [pool])
+                self.add(*narrow, *paths, last)
         self.end(num_classes)
 
 
