@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import tinymp as mp
+from tinymp.audit.trace import commit
 from tinymp.checkpoint.writing import write_json
 
 FOREIGN = 0.05  # the share of all cores that others may take before a run is not to be trusted
@@ -67,7 +67,13 @@ class Machine:
             peer = f"{torch.__version__}, {torch.get_num_threads()} threads"
         except ImportError:
             peer = None
-        return {**mp.info(), "CPU": _cpu(), "commit": _commit(), "PyTorch": peer, "foreign_load": foreign}
+        return {
+            **mp.info(),
+            "CPU": _cpu(),
+            "commit": commit(str(Path(__file__).parent)),
+            "PyTorch": peer,
+            "foreign_load": foreign,
+        }
 
     def verdict(self) -> str:
         """One line: whether the figures are to be trusted."""
@@ -89,13 +95,6 @@ class Machine:
         busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
         times = os.times()
         return time.monotonic(), busy, times.user + times.system + times.children_user + times.children_system
-
-
-def _commit() -> str | None:
-    """The commit of this checkout, with a + if files differ from it."""
-    ask = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-    found = subprocess.run(ask, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None
 
 
 def _cpu() -> str:

@@ -19,7 +19,7 @@ SIDES = PEER, "FP32", "FP16"
 
 
 class Case(NamedTuple):
-    """What is timed. run(f, nn, *tensors) gives the result; f has the functions of either library."""
+    """An op to time: run(f, *tensors) gives the result, where f has the functions of either library."""
 
     name: str
     arrays: tuple  # shapes of floating arguments, or (shape, high): integers below high

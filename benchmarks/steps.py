@@ -176,9 +176,10 @@ AUTOCAST = {"PyTorch FP32": "", "PyTorch FP16": "float16", "PyTorch BF16": "bflo
 
 
 def make(network: str, kind: str) -> Step:
-    """The step of one of NETWORKS as "FP32", "mixed", "definitions" (FP32 without fast paths) or one of AUTOCAST.
+    """The step of one of NETWORKS as "FP32", "mixed", "definitions" or one of AUTOCAST.
 
-    PyTorch's FP16 LSTM does not run on a CPU.
+    "definitions" is FP32 without fast paths, which it turns off for the whole process. PyTorch's FP16 LSTM does not run
+    on a CPU.
     """
     own, theirs = NETWORKS[network]
     if kind in AUTOCAST:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dis
 import itertools
 import linecache
-import math
 import os
 import re
 import resource
@@ -29,6 +28,7 @@ from threadpoolctl import threadpool_limits
 import tinymp as mp
 
 from . import steps
+from .worker import timed
 
 PACKAGE = os.path.dirname(mp.__file__)
 KINDS = {  # the first whose pattern "file:function: text" matches
@@ -50,7 +50,7 @@ def _works(code: CodeType) -> set[int]:
 
 @cache
 def _kind(code: CodeType, offset: int) -> str:
-    """What an instruction of tinymp works on."""
+    """The kind of work that an instruction of tinymp does."""
     line, last, start, end = list(code.co_positions())[offset // 2]
     text = linecache.getline(code.co_filename, line or 1)[start if line == last else 0 : end if line == last else None]
     where = f"{os.path.basename(code.co_filename)}:{code.co_name}: {text}"
@@ -58,7 +58,7 @@ def _kind(code: CodeType, offset: int) -> str:
 
 
 def _seen(frame: FrameType | None) -> str:
-    """What a thread does at this moment."""
+    """The kind of work that a thread does at this moment."""
     works = frame is not None and frame.f_lasti in _works(frame.f_code)
     while frame is not None and not frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
@@ -96,34 +96,9 @@ def _faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-class Least(mp.Observer):
-    """The operations of all products, and the bytes that ops and updates read and write, each array once per op."""
-
-    def __init__(self) -> None:
-        self.operations = self.moved = 0
-
-    def product(self, a: Any, b: Any, accumulate: str) -> None:
-        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        self.operations += 2 * math.prod((*batch, *a.shape[-2:], b.shape[-1]))
-
-    def ran(self, op: Any, inputs: tuple, outputs: tuple) -> None:
-        arrays = [getattr(x, "array", x) for x in (*inputs, *outputs)]
-        self.moved += sum(getattr(x, "nbytes", 0) for x in arrays)
-
-    def stepped(self, optimizer: Any, result: Any) -> None:
-        for p in optimizer.parameters() if result else ():
-            state = sum(getattr(x, "nbytes", 0) for x in optimizer.state[p].values())
-            self.moved += p.grad_array.nbytes + 2 * (state + p.master.nbytes) + p.array.nbytes * bool(p.master_nbytes)
-
-
-def _best(work: Callable[[], Any], repeat: int = 5) -> float:
-    """The shortest time of a call, in seconds."""
-    times = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+def _best(work: Callable[[], Any]) -> float:
+    """The shortest of five times of a call, in seconds."""
+    return min(timed(work) for _ in range(5))
 
 
 def rates() -> tuple[float, float, float]:
@@ -152,12 +127,12 @@ def table(networks: list[str], seconds: float) -> dict[str, Any]:
         for network, kind in itertools.product(networks, ("FP32", "mixed")):
             step = steps.make(network, kind)
             step()
-            with mp.observe(Least()) as least:
+            with mp.audit() as a:
                 step()
             seen, each, faults = spent(step, seconds)
             ms = {c: 1000 * each * seen[c] / seen.total() for c in columns}
             ms |= {"faults": 1000 * faults * fault, "all": 1000 * each}
-            ms |= {"least": 1000 * (least.operations / speed + least.moved / bandwidth)}
+            ms |= {"least": 1000 * (a.products.flops / speed + a.bytes.moved / bandwidth)}
             print(f"{network + ', ' + kind:<20}", *[f"{n:>11.1f}" for n in ms.values()], flush=True)
             rows.append({"network": network, "kind": kind, "ms": ms})
     return {"one core": text, "rows": rows}

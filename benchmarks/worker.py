@@ -49,11 +49,12 @@ def _median(task: Task, seconds: float) -> float:
         mp.backend.cpu.keep_freed_memory()
         _made.append(maker(*arguments))
         _made[0]()
-    first = _timed(_made[0])  # which also warms up
-    return statistics.median(_timed(_made[0]) for _ in range(max(1, min(200, round(seconds / first)))))
+    first = timed(_made[0])  # which also warms up
+    return statistics.median(timed(_made[0]) for _ in range(max(1, min(200, round(seconds / first)))))
 
 
-def _timed(call: Callable[[], Any]) -> float:
+def timed(call: Callable[[], Any]) -> float:
+    """The seconds of one call."""
     start = time.perf_counter()
     call()
     return max(time.perf_counter() - start, 1e-9)

@@ -377,7 +377,7 @@ _WELL = {}
 
 
 def _well(number, x, y):
-    """What _in_fp32 gives for a patient, computed once for each x."""
+    """The result of _in_fp32 for a patient, computed once for each x."""
     if (key := (number, x.tobytes())) not in _WELL:
         _WELL[key] = _in_fp32(*_HEALTHY[number], x, y, _STEPS)
     return _WELL[key]

@@ -147,7 +147,7 @@ def _arguments(function: object) -> str:
 
 
 def speed() -> str:
-    """What `python -m benchmarks.cpu` measured last."""
+    """The tables of the last run of `python -m benchmarks.cpu`."""
     found = json.loads(MEASURED.read_text(encoding="utf-8"))
     where, machine = found["where"], found["environment"]
     rows = [[r["work"], f"{r['value']:.3g} {r['unit']}".replace(" x", "×"), r["target"]] for r in found["rows"]]

@@ -68,13 +68,14 @@ def advise(found: Found) -> list[Advice]:
 def written_by_hand(found: Found) -> Iterator[Given]:
     for one in found.patterns:
         by_hand, with_op = one["by_hand"], one["with_op"]
-        name = one["op"] if one["op"].startswith(".") else f"ops.{one['op']}"
+        method = one["op"].startswith(".")
+        change = f"{one['op']} before" if method else f"ops.{one['op']} instead of"
         infinite, zero = (
             f"{by_hand[n]:,} ({by_hand[n] / max(by_hand['rounded'], 1):.1%})" for n in ("infinite", "zero")
         )
         wrong = by_hand["wrong"] / max(by_hand["results"], 1)
         yield Given(
-            f"Write {name} {one['instead']}",
+            f"Write {change} {one['pattern']}",
             f"of {by_hand['rounded']:,} numbers on the way {infinite} became infinite and {zero} zero, and "
             f"{by_hand['wrong']:,} of {by_hand['results']:,} results ({wrong:.1%}) are not finite or off by a tenth; "
             f"the same numbers {one['how']}: {with_op['infinite']:,}, {with_op['zero']:,} and {with_op['wrong']:,}, as "

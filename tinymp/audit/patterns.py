@@ -119,30 +119,17 @@ class Value(NamedTuple):
     array: Any = None
 
 
-_PLAIN = {"amax": "max", "vector_norm": "norm"}
 _SAME = {"cast", "contiguous", "clone", "clamp", "detach"}
-_NAMED = {
-    "exp",
-    "log",
-    "sqrt",
-    "abs",
-    "sum",
-    "mean",
-    "matmul",
-    "softmax",
-    "log_softmax",
-    "logsumexp",
-    "sigmoid",
-    "norm",
-}
-_NAMED |= {"add", "sub", "mul", "div", "var", "std", "logsigmoid", "binary_cross_entropy", "neg", "square"}
+_NAMED = {"exp", "log", "sqrt", "abs", "neg", "sum", "mean", "matmul", "softmax", "log_softmax", "logsumexp", "sigmoid"}
+_NAMED |= {"norm", "add", "sub", "mul", "div", "var", "std", "logsigmoid", "binary_cross_entropy"}
+_EXPONENTS = {"square": 2, "rsqrt": -0.5, "reciprocal": -1}
 
 
 def form_of(op: Op, args: tuple, size: int) -> tuple:
     """What an op computes; () for what no pattern looks into. size: of its result."""
     values = [a for a in args if isinstance(a, Value)]
     floats = [v for v in values if v.array.dtype in FLOATING]
-    name = _PLAIN.get(op.name, op.name)
+    name = op.name
     if isinstance(op, Reduced):
         name, args = op.options["reduction"], args[:1]  # without the divisor
     if name in _SAME or (op.kind is MOVEMENT and len(floats) == 1):
@@ -152,21 +139,17 @@ def form_of(op: Op, args: tuple, size: int) -> tuple:
         return "sum", Value(_virtual(square_or_product(*whole)), whole[0].array)
     if name == "mul" and len(values) == 2:
         return square_or_product(*values)
-    if name == "square":
-        return _square(args[0])
     if name in ("mul", "div") and len(values) == 1 and isinstance(args[0], Value):
         total, factor = plain(args[0]), args[1] if name == "mul" else 1 / (args[1] or np.inf)
         if total.node.form[:1] == ("sum",) and 0.8 < factor * (total.node.form[1].array.size / max(size, 1)) < 1.25:
             return "mean", total.node.form[1]
-    if name == "pow":
-        exponent = args[1]
-        known = {2: _square(args[0]), 0.5: ("sqrt", args[0]), -1: ("div", 1, args[0])}
-        if exponent != -0.5:
-            return known.get(exponent, ()) if isinstance(exponent, (int, float)) else ()
-    if name in ("pow", "rsqrt"):
-        return "div", 1, Value(_virtual(("sqrt", args[0])))
-    if name == "reciprocal":
-        return "div", 1, args[0]
+    exponent = args[1] if name == "pow" else _EXPONENTS.get(name)
+    if isinstance(exponent, (int, float)):
+        if exponent == 2:
+            return _square(args[0])
+        root = Value(_virtual(("sqrt", args[0])))
+        known = {0.5: ("sqrt", args[0]), -0.5: ("div", 1, root), -1: ("div", 1, args[0])}
+        return known.get(exponent, ())
     return (name, *[a for a in args if a is not None]) if name in _NAMED else ()
 
 
@@ -433,14 +416,14 @@ class Outcome:
 
 @dataclass
 class Site:
-    """A place of a pattern: the op to write, why, and instead of which; `lines` ("train.py:7", "train.py:5 to 7"); the
+    """A place of a pattern: the op to write, why, and the pattern; `lines` ("train.py:7", "train.py:5 to 7"); the
     ops there, with their lines. calls: how often it ran; tried: of these the first, second, fourth, ...; how: by the op
     itself, or, where the pattern does not name all that it takes, by the formula in FP64
     """
 
     op: str
     why: str
-    instead: str
+    pattern: str
     module: str
     lines: str
     ops: list[tuple[str, str]]
@@ -497,8 +480,7 @@ class Patterns(Told, Instrument):
                 continue
             places = [n.place for n in match.within.values() if n.place is not None]
             at = list(dict.fromkeys((p.op, p.caller) for p in places))
-            instead = f"{'before' if match.op == '.float()' else 'instead of'} {match.text}"
-            new = Site(match.op, match.rule.why, instead, places[-1].module, _lines([c for _, c in at]), at)
+            new = Site(match.op, match.rule.why, match.text, places[-1].module, _lines([c for _, c in at]), at)
             site, lines, safe = self._sites.setdefault((match.op, new.module, *at), (new, Outcome(), Outcome()))
             site.calls += 1
             if site.calls & (site.calls - 1) == 0 and (found := match.tried()) is not None:
@@ -529,9 +511,7 @@ class Patterns(Told, Instrument):
         rows = [("op", "by hand", "lines", "calls", "tried", *counts, *[f"{name} with op" for name in counts])]
         for site, *both in self._sites.values():
             cells = [f"{getattr(one, name):,}" for one in both for name in counts]
-            rows.append(
-                (site.op, site.instead.partition(" of ")[2], site.lines, str(site.calls), str(site.tried), *cells)
-            )
+            rows.append((site.op, site.pattern, site.lines, str(site.calls), str(site.tried), *cells))
         return [table(rows, left=(0, 1, 2)) if self._sites else f"none of {len(RULES)} patterns was found"]
 
 

@@ -88,7 +88,7 @@ class Trace(Instrument):
         if os.fstat(file.fileno()).st_size:  # a device cannot be truncated
             file.truncate(0)
         self._file = file
-        about = {"program": " ".join(sys.argv), "commit": _commit(sys.path[0] or "."), **self.config}
+        about = {"program": " ".join(sys.argv), "commit": commit(sys.path[0] or "."), **self.config}
         self._write({"tinymp trace": FORMAT, **about, "environment": dict(info())})
 
     def leave(self) -> None:
@@ -218,8 +218,8 @@ def _mark(x: Any) -> Mark:
     return found._replace(digest=hashlib.sha1(rows.encode(), usedforsecurity=False).hexdigest()[:16])
 
 
-def _commit(folder: str) -> str:
-    """What git calls the commit of a folder; empty where there is none, or no git."""
+def commit(folder: str) -> str:
+    """The commit of a folder, with "-dirty" if files differ from it; empty where there is none, or no git."""
     command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10)
