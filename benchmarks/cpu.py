@@ -1,6 +1,6 @@
 """Speed and memory on the CPU, compared with PyTorch where it is installed (`pip install -e ".[peer]"`).
 
-    python -m benchmarks.cpu [--quick] [--part steps|ops|where] [--out FILE]
+    python -m benchmarks.cpu [--quick] [--part steps|audit|ops|where] [--out FILE]
 
 `python -m docs.generate` then writes the tables of docs/speed.md. All that a row compares is timed in this one run,
 each side in a process of its own, in turn, so that a machine whose speed drifts slows all. Times are medians, ratios
@@ -57,6 +57,13 @@ def training(report: Report, rounds: int, name: str, network: str, target: str) 
             report.add(f"{name}, {a} / {b}", ratio(times, a, b), "x", aim)
 
 
+def audits(report: Report, rounds: int, name: str, network: str, _: str) -> None:
+    """A mixed step while an audit listens, compared with one that nobody hears."""
+    times = in_turn({kind: (steps.make, network, kind) for kind in ("mixed", *steps.AUDITS)}, rounds)
+    for kind in steps.AUDITS:
+        report.add(f"{name}, {kind} / mixed", ratio(times, kind, "mixed"), "x")
+
+
 def products(report: Report, rounds: int) -> None:
     """An FP16 product with one rounding beside NumPy's FP32 product."""
     times = in_turn({dtype: (steps.product, dtype) for dtype in ("float16", "float32")}, rounds)
@@ -105,7 +112,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     """Run everything, print the tables, write the JSON."""
     p = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__.split("\n\n")[0])
     p.add_argument("--quick", action="store_true", help="few repetitions, one network, one op: shows that it runs")
-    p.add_argument("--part", choices=("steps", "ops", "where"), help="this part alone; writes no JSON")
+    p.add_argument("--part", choices=("steps", "audit", "ops", "where"), help="this part alone; writes no JSON")
     default = pathlib.Path(__file__).with_name("results") / "cpu.json"
     p.add_argument("--out", type=pathlib.Path, default=default, help="the JSON (default: benchmarks/results/cpu.json)")
     options = p.parse_args(arguments)
@@ -120,6 +127,9 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         products(report, rounds)
         overhead(report, rounds)
         memory(report, 5 if options.quick else 1000)
+    if options.part in (None, "audit"):
+        for row in networks:
+            audits(report, rounds, *row)
     if options.part in (None, "ops") and steps.peer():
         found["ops"] = ops.table(report, rounds, 1 if options.quick else None)
     if options.part in (None, "where"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -172,21 +173,26 @@ NETWORKS: dict[str, tuple[Callable[..., Step], Callable[..., Step]]] = {  # in t
     "gpt": (gpt, torch_gpt),
     "gan": (gan, torch_gan),
 }
+AUDITS: dict[str, dict[str, Any]] = {"audited": {}, "with shadow": {"shadow": True}, "with trace": {}}
+_open: list[Any] = []  # the folder of a trace, which goes with the process
 AUTOCAST = {"PyTorch FP32": "", "PyTorch FP16": "float16", "PyTorch BF16": "bfloat16"}
 
 
 def make(network: str, kind: str) -> Step:
-    """The step of one of NETWORKS as "FP32", "mixed", "definitions" or one of AUTOCAST.
+    """The step of one of NETWORKS as "FP32", "mixed", "definitions", one of AUTOCAST, or mixed under one of AUDITS.
 
-    "definitions" is FP32 without fast paths, which it turns off for the whole process. PyTorch's FP16 LSTM does not run
-    on a CPU.
+    "definitions" is FP32 without fast paths, which it turns off for the whole process; an audit listens to all of it.
+    PyTorch's FP16 LSTM does not run on a CPU.
     """
     own, theirs = NETWORKS[network]
+    if kind in AUDITS:
+        _open.append(tempfile.TemporaryDirectory())
+        mp.audit(**AUDITS[kind] | ({"trace": _open[0].name} if kind == "with trace" else {})).__enter__()
     if kind in AUTOCAST:
         return theirs(autocast=AUTOCAST[kind])
     if kind == "definitions":
         fast_path.enabled.clear()
-    return own(mp.MIXED if kind == "mixed" else mp.FP32)
+    return own(mp.FP32 if kind in ("FP32", "definitions") else mp.MIXED)
 
 
 def product(dtype: str) -> Step:
