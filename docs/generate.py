@@ -4,7 +4,7 @@ benchmarks/results/cpu.json.
 
     python -m docs.generate
 
-tests/docs/test_docs.py fails when a page has drifted.
+It also prints how many words are written by hand. tests/docs/test_docs.py fails when a page has drifted.
 """
 
 from __future__ import annotations
@@ -175,6 +175,19 @@ def made(path: pathlib.Path, text: str) -> str:
     return "\n\n".join([before + BEGIN, text, END + rest.split(END)[1]])
 
 
+def words() -> dict[str, int]:
+    """Words written by hand, per page: README, CONTRIBUTING, DATA, the pages of docs, of the course and of the tests.
+
+    What lies between blanks is a word, in code and tables as well. Generated pages and blocks, and docs/results, are out.
+    """
+    named = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "DATA.md", "course/README.md", "tests/README.md")]
+    found = {}
+    for path in [*named, *sorted({*PAGE.parent.glob("*.md")} - {PAGE})]:
+        text = re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", "", path.read_text(encoding="utf-8"), flags=re.S)
+        found[path.relative_to(ROOT).as_posix()] = len(text.split())
+    return found
+
+
 def pages() -> dict[pathlib.Path, str]:
     """The text of each page that has made parts."""
     return {PAGE: page(), UNITS: made(UNITS, tensor_cores()), SPEED: made(SPEED, speed())}
@@ -184,3 +197,6 @@ if __name__ == "__main__":
     for path, text in pages().items():
         write(path, text)
         print(f"wrote {path}")
+    for name, count in words().items():
+        print(f"{count:6,} words by hand: {name}")
+    print(f"{sum(words().values()):6,} in all")
