@@ -69,12 +69,11 @@ def test_names_are_found_however_they_are_written():
         assert decision in explain(decision.name).ablation, decision.name
 
 
-# A heading's questions; their topic, the place that is named first, and further questions
-ROWS = re.findall(
-    r"^## (.*)\n\n([a-z0-9 ]+): `(.*)`(?:\. )?((?:.+\n)*)", (ROOT / "docs/questions.md").read_text(), re.M
-)
-SPLIT = [(topic, place, re.findall(r"[^?\s][^?]*", f"{head} {further}")) for head, topic, place, further in ROWS]
-ASKED = [(topic, place, " ".join(question.split())) for topic, place, questions in SPLIT for question in questions]
+# Topic, the place that is named first, questions: those of a heading of the page, and others
+PAGE, OTHERS = (ROOT / "docs/questions.md").read_text(), Path(__file__).with_name("questions.txt").read_text()
+ROWS = [(topic, place, head) for head, topic, place in re.findall(r"^## (.*)\n\n([a-z0-9 ]+): `(.*)`$", PAGE, re.M)]
+ROWS += re.findall(r"^([a-z0-9 ]+): `(.*)`: (.*)$", OTHERS, re.M)
+ASKED = [(topic, place, one) for topic, place, questions in ROWS for one in re.findall(r"[^?\s][^?]*", questions)]
 BARE = [
     ("overflow", "store", "loss is nan"),
     ("loss scaling", "DynamicLossScaler", "GradScaler"),
