@@ -1,4 +1,4 @@
-"""What `pytest` does by itself where its plugins are there: it runs without them, too (`pip install pytest` is enough).
+"""Defaults of `pytest` with its plugins, which are optional (`pip install pytest` suffices).
 
 Without arguments, everything runs, in two processes (pytest-xdist; -n says otherwise). Notebooks are run by nbmake.
 """

@@ -1,5 +1,5 @@
-"""What pyproject.toml cannot say: a wheel has examples/ and course/ in it, as tinymp/share (tinymp/lab/shipped.py),
-the lessons without their solutions."""
+"""Adds to pyproject.toml: a wheel includes examples/ and course/ as tinymp/share (tinymp/lab/shipped.py), without the
+solutions of the lessons."""
 
 import runpy
 import shutil

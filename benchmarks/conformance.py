@@ -1,4 +1,4 @@
-"""How far tinymp speaks PyTorch: PyTorch's own sample inputs, run through both (`pip install -e ".[peer]"`).
+"""Compare tinymp with PyTorch: run PyTorch's own sample inputs through both (`pip install -e ".[peer]"`).
 
     python -m benchmarks.conformance [--face] [--quick] [--verbose] [--out FILE]
 
@@ -108,7 +108,7 @@ class Sample(NamedTuple):
 
 
 def to_ours(x: Any) -> Any:
-    """What a user of tinymp would write for a value of PyTorch's."""
+    """A value of PyTorch's as a user of tinymp would write it."""
     if isinstance(x, torch.Tensor):
         return mp.from_numpy(value_of(x)).requires_grad_(x.requires_grad)
     if isinstance(x, (torch.dtype, torch.memory_format, torch.layout)):
@@ -326,13 +326,13 @@ def value_of(x: Any) -> np.ndarray:
 
 
 def types_differ(expected: list, got: list) -> str:
-    """How number, shapes and dtypes of the results differ; empty if they do not."""
+    """Describe a difference in number, shapes or dtypes of the results; empty if there is none."""
     types = [[(str(x.dtype), x.shape) for x in map(value_of, every)] for every in (expected, got)]
     return f"{types[1]} instead of {types[0]}" if types[0] != types[1] else ""
 
 
 def values_differ(expected: tuple[list, list], got: list, gradients: list) -> str:
-    """How results or gradients differ in value; empty if they do not. No gradient is one of zeros."""
+    """Describe a difference in the values of results or gradients; empty if none. A missing gradient counts as 0."""
     for i, (e, y) in enumerate(zip(expected[0], got)):
         if why := differs(value_of(e), value_of(y)):
             return f"result {i}: {why}"
@@ -346,7 +346,7 @@ def values_differ(expected: tuple[list, list], got: list, gradients: list) -> st
 
 
 def differs(e: np.ndarray, y: np.ndarray) -> str:
-    """How y is further from e than FP32 sums in another order may bring it; empty if it is not."""
+    """Describe a difference of y and e beyond that of FP32 sums in another order; empty if there is none."""
     if e.shape != y.shape:
         return f"shape {y.shape} instead of {e.shape}"
     e, y = np.asarray(e, "float64"), np.asarray(y, "float64")

@@ -41,10 +41,10 @@ def write(path: Path, content: Any) -> None:
 
 
 class Machine:
-    """What a run was measured on, for its JSON. Make it before the first measurement; ask `state` after the last.
+    """The machine of a measurement, for its JSON. Make it before the first measurement; ask `state` after the last.
 
-    The load of others is what the cores did meanwhile (on Linux, by /proc/stat, with what a hypervisor took away)
-    less what this process and its finished children did.
+    The load of others is the cores' busy time (Linux: /proc/stat, including time taken by a hypervisor) less that of
+    this process and its finished children.
     """
 
     def __init__(self) -> None:

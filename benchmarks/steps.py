@@ -130,7 +130,7 @@ def gan(policy: mp.Policy, pictures: Any = FACES, width: int = WIDTH) -> Step:
 
 
 def _noise(pictures: Any) -> np.ndarray:
-    """What the generator makes as many pictures of."""
+    """Input of the generator for as many pictures."""
     return np.random.default_rng(1).standard_normal((len(pictures), dcgan.LATENT, 1, 1), np.float32)
 
 

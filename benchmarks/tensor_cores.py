@@ -30,7 +30,7 @@ def numbers(path: Path, base: int) -> np.ndarray:
 
 
 def compare(folder: Path, gpu: str, kind: str, result: str) -> dict[str, object]:
-    """How many of the sums in a folder `tensor_core` makes otherwise."""
+    """Count the sums in a folder for which `tensor_core` gives other bits."""
     a, b = (numbers(folder / f"{name}_{gpu}_{kind}.txt", 16) for name in "ab")
     c, d = (numbers(folder / f"{name}.txt", 2) for name in (f"c_{gpu}_fp32", f"d_{gpu}_{result}"))
     architecture = GPUS[gpu]

@@ -68,7 +68,7 @@ def _seen(frame: FrameType | None) -> str:
 
 
 def spent(step: Callable[[], Any], seconds: float) -> tuple[Counter, float, float]:
-    """How often each kind of work was seen; the seconds and the page faults of a step."""
+    """Counts of each kind of work in samples of the stack; seconds and page faults of a step."""
     seen: Counter[str] = Counter()
     main, ended, before = threading.get_ident(), threading.Event(), sys.getswitchinterval()
 
@@ -102,7 +102,7 @@ def _best(work: Callable[[], Any]) -> float:
 
 
 def rates() -> tuple[float, float, float]:
-    """Of this machine: FP32 operations per second in a product, bytes per second in a copy, seconds per page fault."""
+    """This machine's FP32 operations per second in a product, bytes per second in a copy, seconds per page fault."""
     a, b = np.random.default_rng(0).standard_normal((2, 1024, 1024), np.float32)
     x, y = np.ones((2, 1 << 24), np.float32)
     pages = 1 << 14

@@ -38,7 +38,7 @@ def in_turn(tasks: Mapping[str, Task], rounds: int, seconds: float = 0.3) -> Tim
 
 
 def ratio(times: Times, a: str, b: str) -> float:
-    """How many times as long a takes as b."""
+    """Time of a divided by time of b."""
     return statistics.median(times[a]) / statistics.median(times[b])
 
 

@@ -178,7 +178,7 @@ def made(path: pathlib.Path, text: str) -> str:
 def words() -> dict[str, int]:
     """Words written by hand, per page: README, CONTRIBUTING, DATA, the pages of docs, of the course and of the tests.
 
-    What lies between blanks is a word, in code and tables as well. Generated pages and blocks, and docs/results, are out.
+    Words are separated by blanks, also in code and tables. Generated pages and blocks and docs/results do not count.
     """
     named = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "DATA.md", "course/README.md", "tests/README.md")]
     found = {}

@@ -1,5 +1,5 @@
-"""What fuzz.py calls besides ops, Tensors and layers: initialisers, modules, optimizers, scalers, schedules, data,
-models, files, policies. Here is what is called, and with what: values that fit, which Dice replaces by others.
+"""Calls of fuzz.py besides ops, Tensors and layers: initialisers, modules, optimizers, scalers, schedules, data,
+models, files, policies; each with valid values, which Dice replaces by others.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def a_path(d: Dice) -> str:
 
 
 def write_files() -> None:
-    """What paths may name, into the working directory."""
+    """Write the files that paths may name into the working directory."""
     from pathlib import Path
 
     for folder in ("folder", "pictures/a"):
@@ -211,7 +211,7 @@ def targets() -> list[Target]:
 
 
 def members(home: Any) -> list[tuple[str, Any]]:
-    """What a package holds, by its names; of mp.audit, a package that can be called, the function."""
+    """The members of a package by their names; for mp.audit, a callable package, the function."""
     found = [(name, getattr(home, name)) for name in dir(home)]
     return [(name, mp.audit.audit if x is mp.audit else x) for name, x in found]
 

@@ -1,6 +1,6 @@
-"""Which device the tests run on.
+"""Options for the device of the tests.
 
-    pytest                        everything on the CPU; CUDA kernels run on the CPU, too (tests/cuda_on_cpu)
+    pytest                        everything on the CPU, CUDA kernels included (tests/cuda_on_cpu)
     pytest --backend gpu          tensors are made on the GPU by default, and CUDA kernels run there
     pytest --backend cuda-on-cpu  on the stand-in for a GPU: slow; fails_on_stand_in.txt lists what fails
     pytest --order 3              its streams do their work at random moments in a random order, of seed 3
@@ -64,7 +64,7 @@ def _skips_name_the_extra():
 
 
 def _missing(error):
-    """Which of MISSING `error`, or what led to it, could not import; None if it is another error."""
+    """The library of MISSING that `error`, or its cause, could not import; None for other errors."""
     while error is not None:
         library = (getattr(error, "name", None) or "").partition(".")[0]
         if isinstance(error, ModuleNotFoundError) and library in MISSING:

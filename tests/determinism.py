@@ -43,12 +43,12 @@ MORE = {  # of some ops, by name or class, besides what their kinds (forward's a
 
 
 def names(op: type) -> set[str]:
-    """How an Op is called in these tables: by its name, or by its class where two have one name."""
+    """Names of an Op in these tables: its name, or its class where two Ops share a name."""
     return {op.name, op.__name__}  # type: ignore[attr-defined]
 
 
 def depends(op: type, device: int) -> list[str]:
-    """Those of MEANS on which the bits of an Op depend, on a CPU (0) or a GPU (1); KeyError for an unknown kind."""
+    """The MEANS on which the bits of an Op depend, on a CPU (0) or a GPU (1); KeyError for an unknown kind."""
     if names(op) & {*EXACT.split()}:
         return []
     words = [KINDS[kind.name][device] for kind in (op.kind, op.gradient) if kind]  # type: ignore[attr-defined]

@@ -475,7 +475,7 @@ def clear(error: BaseException | None) -> bool:
 
 
 def asks_for_much(made: Call) -> bool:
-    """Whether there is a large number among the arguments: memory and time may then end."""
+    """True if an argument is a large number, which may exhaust memory and time."""
     flat = [*made.arguments, *made.options.values(), *(made.forward or ())]
     flat += [v for x in flat if isinstance(x, (tuple, list)) for v in x]
     return any(abs(int(x)) >= 10_000 for x in flat if isinstance(x, (int, np.integer)))

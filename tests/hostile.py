@@ -1,4 +1,4 @@
-"""What the calls of hostile.txt are made with."""
+"""Arguments of the calls in hostile.txt."""
 
 from __future__ import annotations
 

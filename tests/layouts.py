@@ -9,8 +9,8 @@ from oracle import rng
 
 @st.composite
 def layouts(draw):
-    """What `laid_out` needs to place any shape in memory: an order of axes, gaps, directions, repetitions, strides of
-    axes of length 1, which mean nothing and may be anything.
+    """Arguments of `laid_out` that place any shape in memory: an order of axes, gaps, directions, repetitions, and
+    strides of axes of length 1, which are arbitrary.
     """
     ndim = draw(st.integers(1, 4))
 

@@ -104,7 +104,7 @@ def asking() -> dict[str, dict[str, Counter]]:
 
 
 def unmarked(found: list[Site]) -> list[str]:
-    """Those without a mark, as "file:line: what was found: the line"."""
+    """Sites without a mark, as "file:line: finding: source line"."""
     return [f"{s.path}:{s.line}: {s.found}: {s.code}" for s in found if s.reason is None]
 
 

@@ -1,4 +1,4 @@
-"""How large tinymp is, and how far it is from a call to its mathematics: figures that may only fall.
+"""The size of tinymp, and the distance from a call to its mathematics: figures that may only fall.
 
     python -m tests.sizes                  measure, and write tests/sizes.json; say what rose, and then write nothing
     python -m tests.sizes --allow-rise     write it nevertheless: say why in the commit
@@ -82,7 +82,7 @@ def sizes() -> dict[str, int]:
 
 
 def distances() -> dict[str, int]:
-    """Of a process that has imported nothing of tinymp."""
+    """Distances in a process that has imported nothing of tinymp."""
     import numpy as np
 
     before = set(sys.modules)

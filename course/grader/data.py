@@ -1,4 +1,4 @@
-"""What the lessons train on. Nothing is downloaded: the packages that the extra `course` installs bring it."""
+"""Data of the lessons. Nothing is downloaded: it comes with the packages of the extra `course`."""
 
 import re
 from functools import cache

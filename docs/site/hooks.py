@@ -1,4 +1,4 @@
-"""What mkdocs lacks for this site (mkdocs.yml): pages of source, pages of the reference, formulas without JavaScript.
+"""Additions to mkdocs for this site (mkdocs.yml): pages of source and of the reference, formulas without JavaScript.
 
 A page may link to any file of the repository, as it is read there: on the site such a link leads to a page that shows
 the file. Each of its lines has an address: `source/tinymp/precision.py.html#L-100`.

@@ -33,7 +33,7 @@ def mean_average_precision(found: Sequence[Boxes], true: Sequence[Boxes], points
 def average_precision(
     found: Sequence[Boxes], true: Sequence[Boxes], label: int, points: int = 11, iou: float = 0.5
 ) -> float:
-    """That of one class."""
+    """Average precision of one class."""
     scores, right = [np.zeros(0)], [np.zeros(0, bool)]
     total = 0
     for image, truth in zip(found, true):
@@ -52,7 +52,7 @@ def average_precision(
 
 
 def _right(boxes: np.ndarray, truth: np.ndarray, iou: float) -> np.ndarray:
-    """Which of the boxes of one image, best first, are right: VOC looks at the true box that overlaps most."""
+    """True for each correct box of one image, best first: VOC compares a box with the true box that overlaps most."""
     right = np.zeros(len(boxes), bool)
     if len(boxes) and len(truth):
         overlaps, taken = box_iou(boxes, truth), set()

@@ -90,7 +90,7 @@ def remove_small_boxes(boxes: Any, min_size: float) -> Any:
 
 
 def encode_boxes(reference_boxes: Any, proposals: Any, weights: Sequence[float]) -> Any:
-    """How to move and stretch proposals (n, 4) to get reference_boxes (n, 4), as numbers of ordinary size (n, 4).
+    """Codes (n, 4) of the shift and stretch from proposals (n, 4) to reference_boxes (n, 4), of ordinary size:
 
     (g_x - p_x) / p_w, (g_y - p_y) / p_h, log(g_w / p_w), log(g_h / p_h), times the four `weights`, with the centres x,
     y and the sizes w, h of the proposal p and the reference g (Ren et al., 2015, equation 2), which have areas.

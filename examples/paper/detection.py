@@ -1,7 +1,7 @@
-"""What SSD and Faster R-CNN share: the objects of an image, which box shall find which of them, and detections.
+"""Code shared by SSD and Faster R-CNN: the objects of an image, their assignment to boxes, and detections.
 
-Boxes are FP32 (n, 4) as x1, y1, x2, y2 in pixels under every policy. Which box learns what is decided on the host, in
-arrays of NumPy, as in the originals; losses and coding are ops.
+Boxes are FP32 (n, 4) as x1, y1, x2, y2 in pixels under every policy. Objects are assigned on the host, in NumPy arrays,
+as in the originals; losses and coding are ops.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BACKGROUND, NEITHER = -1, -2
 
 
 class Objects(NamedTuple):
-    """What an image shows: boxes FP32 (n, 4) and labels int64 (n,), on the host."""
+    """The objects in an image: boxes FP32 (n, 4) and labels int64 (n,), on the host."""
 
     boxes: Array
     labels: Array

@@ -96,7 +96,7 @@ class RegionProposalNetwork(Module):
     def losses(
         self, logits: Tensor, codes: Tensor, boxes: Array, inside: Array, objects: list[Objects], random: Any
     ) -> tuple[Tensor, Tensor]:
-        """Of objectness and of boxes, over anchors inside their image: half of them with an object, if there are."""
+        """Losses of objectness and of boxes, over anchors inside their image: up to half of them with an object."""
         sampled = []
         for i, (truth, _) in enumerate(objects):
             found = np.full(len(boxes), NEITHER)
@@ -133,8 +133,8 @@ class RoIHeads(Module):
     def losses(
         self, features: Tensor, proposals: list[Tensor], objects: list[Objects], random: Any
     ) -> tuple[Tensor, Tensor]:
-        """Of classes and of boxes. The objects' own boxes are proposals, too; a quarter of the regions shows an object
-        if so many overlap one by half or more.
+        """Losses of classes and of boxes. The objects' own boxes are also proposals. Up to a quarter of the regions
+        show an object, with an overlap of half or more.
         """
         regions, sampled, total = [], [], 0
         for proposed, (truth, classes) in zip(proposals, objects):
@@ -153,7 +153,7 @@ class RoIHeads(Module):
         return mean_losses(logits, codes, label, wanted, 1.0)
 
     def detect(self, features: Tensor, proposals: list[Tensor], size: tuple[int, int]) -> list[dict[str, Tensor]]:
-        """Of each class the boxes with scores above 0.05 after NMS at 0.3; of these the best 100."""
+        """The best 100 boxes of all classes, with scores above 0.05, after NMS at 0.3 within each class."""
         logits, codes = (y.detach().float() for y in self(features, proposals))
         scores, found, start = ops.softmax(logits, 1), [], 0
         for boxes in proposals:

@@ -9,10 +9,10 @@ from tinymp import ops
 
 
 class FrechetDistance:
-    """How far the distribution of other pictures is from that of `images` (N, C, H, W), at least 16 x 16.
+    """Distance of the distribution of other pictures from that of `images` (N, C, H, W), at least 16 x 16.
 
-    Features: what a convolutional network with fixed random weights makes of a picture (3 layers with ReLU that each
-    halve it, then means over 2 x 2 neighbours; FP32), as coordinates on the first principal components of `images`,
+    Features are the outputs of a convolutional network with fixed random weights (3 layers with ReLU that each halve
+    the picture, then means over 2 x 2 neighbours; FP32), as coordinates on the first principal components of `images`,
     each divided by its standard deviation there. Random weights respond to edges, blur and grain as trained ones do,
     though not to meaning. Both sets are taken as Gaussian (Dowson and Landau, 1982; Heusel et al., 2017, with the
     features of a trained network), in FP64:

@@ -37,7 +37,7 @@ POLICIES = {
 
 @dataclass
 class Values:
-    """What became of some numbers, which are to be stored in FP16: counts, the largest before, and their exponents."""
+    """Counts of numbers rounded to FP16, the largest before rounding, and their exponents."""
 
     n: int = 0
     zero: int = 0
@@ -47,7 +47,7 @@ class Values:
     exponents: np.ndarray = field(default_factory=lambda: np.zeros(17 - FIRST, int))
 
     def add(self, x: np.ndarray, y: np.ndarray) -> None:
-        """x in FP32, rounded to y. What is exactly 0, as behind a mask, does not count."""
+        """Count x (FP32), rounded to y. Exact zeros, such as those of a mask, do not count."""
         x, y = x[x != 0], y[x != 0]
         size = np.abs(x)
         self.n += x.size
@@ -70,7 +70,7 @@ class Watched(Instrument):
         self.length, self.found, self.absorbed = length, {}, [0, 0]
 
     def share_lost(self, what: str) -> str:
-        """Of all blocks."""
+        """Share of zeros over all blocks, in percent."""
         all_of_it = [v for (name, _), v in self.found.items() if name == what]
         return f"{sum(v.zero for v in all_of_it) / sum(v.n for v in all_of_it):.2%}"
 
@@ -146,7 +146,7 @@ def draw(path: Path, found: dict[tuple, Values], scale: float) -> None:
 
 
 def audited(task: program.Task, trained: nn.Module, device: str, folder: Path) -> str:
-    """What a step of a trained GPT loses, on a batch that it has not seen; as Markdown. It draws audit.png."""
+    """Losses of one step of a trained GPT on an unseen batch, as Markdown. Draws audit.png."""
     state, batch = trained.state_dict(), next(task.batches(SEED))
     length = batch[0].shape[1]
 

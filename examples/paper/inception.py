@@ -72,7 +72,7 @@ def normalised(
 
 
 class Outputs(NamedTuple):
-    """What a network with auxiliary heads gives in training: the logits, and those of each head."""
+    """Outputs of a network with auxiliary heads in training: its logits, and those of each head."""
 
     logits: Tensor
     aux_logits: tuple[Tensor, ...]

@@ -15,10 +15,10 @@ PAD = 0  # the word that stands behind the end of a sentence in a batch
 
 
 class Sentences(NamedTuple):
-    """What the decoder reads and remembers of B sentences; the rows of all are the sentences, for `beam_search`.
+    """State of the decoder for B sentences; the rows of all arrays are the sentences, for `beam_search`.
 
     h, c    (B, layers, H), the states of the decoder's layers
-    memory  (B, S, H), what the attention reads of each word
+    memory  (B, S, H), input of the attention for each word
     mask    (B, S), True where there is a word
     """
 
@@ -92,8 +92,8 @@ class NMT(Module):
             init.uniform_(weight, -0.1, 0.1)
 
     def encode(self, source: Tensor, lengths: Any = None) -> Sentences:
-        """What the decoder begins with. source: (S, B) numbers of words; lengths: of the B sentences, in [1, S]; by
-        default all have S words.
+        """The decoder's first state. source: (S, B) numbers of words; lengths: of the B sentences, in [1, S], by
+        default S.
         """
         S, B = source.shape
         lengths = np.full(B, S) if lengths is None else lengths

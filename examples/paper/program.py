@@ -1,4 +1,4 @@
-"""What the programs for translation, speech and text share. A program is a `Task` and one call of `of`."""
+"""Code shared by the programs for translation, speech and text. A program is a `Task` and one call of `of`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import trials
 
 
 class Task:
-    """What a program trains: data, once read; a model of it; what a step learns from; how it is judged.
+    """The task of a program: its data, model, batches, loss and scores.
 
     name       of the program, as in `python -m examples.paper.NAME`
     about      the data in a sentence, once they are read; own_data: whether it takes no others

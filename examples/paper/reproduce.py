@@ -238,7 +238,7 @@ COSTS: dict[str, Callable[[trials.Trial], float]] = {
 
 
 def command(options: argparse.Namespace, table: str) -> str:
-    """What to type to run a table again."""
+    """The command that runs a table again."""
     said = [shipped.command("paper.reproduce"), table]
     for name, value in vars(options).items():
         if name in ("data", "networks", "seed", "seeds", "steps", "batch") and value != parser().get_default(name):

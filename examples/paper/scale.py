@@ -1,4 +1,4 @@
-"""How the networks of the paper are made small, and how they start: one rule for all of them."""
+"""One rule that makes the networks of the paper small, and one that initialises them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Scale:
     halvings: int = 0
 
     def channels(self, n: int) -> int:
-        """How many of n channels stay."""
+        """The number of channels that n become."""
         return n if self.width == 1 else math.ceil(n * self.width / 8) * 8
 
     def layers(self, row: Sequence[T]) -> Sequence[T]:
-        """Those that stay of layers in a row."""
+        """The layers of a row that are kept."""
         return row[: math.ceil(len(row) * self.depth)]
 
     def stride(self, halving: int) -> int:

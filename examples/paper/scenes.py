@@ -106,5 +106,5 @@ def batch(items: list[tuple]) -> tuple[np.ndarray, list[dict[str, np.ndarray]]]:
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two boxes share nothing."""
+    """True if two boxes do not overlap."""
     return bool(a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1])

@@ -38,7 +38,7 @@ def map_sides(size: int, scale: Scale = FULL) -> list[int]:
 
 
 def boxes_per_place(maps: int) -> list[int]:
-    """How many default boxes each place of a map has: 4, 6, 6, 6, 4, 4 for six maps."""
+    """Number of default boxes per place of each map: 4, 6, 6, 6, 4, 4 for six maps."""
     return [4 if i in (0, maps - 2, maps - 1) else 6 for i in range(maps)]
 
 
@@ -126,7 +126,7 @@ class SSD(Module):
         return self.losses(logits, codes, objects_of("SSD", targets)) if self.training else self.detect(logits, codes)
 
     def matched(self, objects: list[Objects]) -> tuple[Array, Array]:
-        """What default boxes shall find: labels int64 (N, boxes), 0 for background, and the codes (n, 4) of others."""
+        """Targets of default boxes: labels int64 (N, boxes), 0 for background, and the codes (n, 4) of the others."""
         labels, codes = np.zeros((len(objects), len(self.default_boxes)), "int64"), []
         for one, (boxes, classes) in zip(labels, objects):
             found = match(boxes, self.default_boxes, OVERLAP, OVERLAP)
@@ -159,7 +159,7 @@ class SSD(Module):
         }
 
     def detect(self, logits: Tensor, codes: Tensor) -> list[dict[str, Tensor]]:
-        """Of each class the boxes with scores above 0.01, at most 400, after NMS at 0.45; of these the best 200."""
+        """The best 200 boxes of all classes: per class those with scores above 0.01, at most 400, after NMS at 0.45."""
         boxes = tensor(self.default_boxes, device=logits.device)
         found = []
         for x, shift in zip(logits.detach(), codes.detach()):

@@ -103,7 +103,7 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
 
 
 def sgd(model: nn.Module, lr: float) -> optim.SGD:
-    """What both train with."""
+    """The optimizer of both detectors."""
     return optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4)
 
 
@@ -136,7 +136,7 @@ def begin(model: nn.Module, backbone: list[Any]) -> None:
 
 
 def detected(model: nn.Module, policy: mp.Policy, test: scenes.Scenes, batch: int, device: str) -> list[dict[str, Any]]:
-    """What the model finds in each scene: arrays "boxes", "labels" and "scores"."""
+    """Detections in each scene: arrays "boxes", "labels" and "scores"."""
     model.eval()
     found = []
     with mp.no_grad(), mp.use(policy):
@@ -147,7 +147,7 @@ def detected(model: nn.Module, policy: mp.Policy, test: scenes.Scenes, batch: in
 
 
 def sure(found: dict[str, np.ndarray]) -> dict[str, list]:
-    """What was found with scores above 0.5, to be drawn."""
+    """Detections with scores above 0.5, for drawing."""
     return {name: values[found["scores"] > 0.5].tolist() for name, values in found.items()}
 
 

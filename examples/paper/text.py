@@ -108,7 +108,7 @@ def plays() -> list[str]:
 
 
 def spoken(markdown: str) -> str:
-    """What is spoken in a play, and by whom: "NAME:" on a line of its own, then the speech, then a blank line.
+    """The speeches of a play: "NAME:" on a line of its own, then the speech, then a blank line.
 
     Headings, stage directions in italics and those in brackets are left out.
     """

@@ -64,7 +64,7 @@ class Gpt(program.Task):
         return ops.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 
     def scores(self, model: nn.Module) -> dict[str, float]:
-        """Of the held-out text; each character is predicted from at least half a window of those before it."""
+        """Scores on the held-out text; each character is predicted from at least half a window of earlier ones."""
         stream, total, n = self.text.held_out, 0.0, 0
         new = (LENGTH + 1) // 2  # characters of a window that the one before has not predicted
         starts = np.arange(0, len(stream) - LENGTH, new)
@@ -76,7 +76,7 @@ class Gpt(program.Task):
         return {"bits per character": total / n / math.log(2), "perplexity": math.exp(total / n)}
 
     def show(self, folder: pathlib.Path, trained: dict[str, tuple[mp.Policy, nn.Module]]) -> str:
-        """What each model writes, and the audit of the last."""
+        """A text from each model, and the audit of the last model."""
         words = self.text.vocabulary.words
         start = mp.tensor(self.text.vocabulary.encode(["\n"])[None])
         said = []

@@ -113,9 +113,9 @@ class Translation(program.Task):
             yield batch_of([self.held_out[i] for i in places]), places
 
     def translations(self, model: nn.Module, only: int | None = None) -> list[tuple[list[str], np.ndarray]]:
-        """Of each held-out sentence (or the first `only`): the words of its translation, and for each of them how much
-        it attended to each word of the sentence. For <unk> the word stands that was attended to most (Luong et al.,
-        2015, section 4.1).
+        """Translations of all held-out sentences (or the first `only`): their words, and each word's attention weights
+        on the source. <unk> is replaced by the source word with the largest weight (Luong et al., 2015,
+        section 4.1).
         """
         device, found = model.output.weight.device, {}
         batches = self.in_order() if only is None else [(batch_of(self.held_out[:only]), np.arange(only))]

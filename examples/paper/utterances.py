@@ -62,7 +62,7 @@ def warped(frames: np.ndarray, factor: float) -> np.ndarray:
 
 
 class Language(NamedTuple):
-    """What is said, by whom: eSpeak's dialects, patterns of sentences, and the words that stand for {each kind}."""
+    """A language: eSpeak's dialects, patterns of sentences, and the words that replace each {kind}."""
 
     name: str
     dialects: tuple[str, ...]

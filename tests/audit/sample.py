@@ -1,4 +1,4 @@
-"""What an audit may have found, made up: as the summary reads it."""
+"""An invented result of an audit, in the form that the summary reads."""
 
 
 def row(module, op, phase, kind, **columns):

@@ -1,4 +1,4 @@
-"""What first stopped being finite: planted, so that step and op are known."""
+"""The audit finds the first value that is not finite; faults are planted at a known step and op."""
 
 import numpy as np
 import pytest

@@ -125,7 +125,7 @@ def shape(line):
 
 
 def within(quoted, line):
-    """Whether the quoted words stand in this line, in this order: a quotation may leave columns out."""
+    """True if this line has the quoted words in this order: a quotation may omit columns."""
     rest = iter(line)
     return all(word in rest for word in quoted)
 

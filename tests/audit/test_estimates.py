@@ -1,4 +1,4 @@
-"""What the audit computes beside a training, against the definitions, and on cases known by hand."""
+"""Estimates of the audit, compared with the definitions and with cases computed by hand."""
 
 import math
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cpu
 
 
 def losses(values, *names):
-    """What the formats do to values that are cast to FP16."""
+    """Losses of the formats for values that are cast to FP16."""
     with mp.audit(formats=names) as a:
         mp.MIXED.cast(mp.Tensor(np.asarray(values, "float32")))
     (row,) = a.formats.rows

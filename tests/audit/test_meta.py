@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cpu  # tensors say themselves where they are
 
 
 def trace(device, run, policy, *arrays):
-    """What runs on a device: per op and phase its results' shapes, dtypes and strides; bytes kept; gradients."""
+    """Record a run on a device: per op and phase its results' shapes, dtypes and strides; bytes kept; gradients."""
     seen = []
 
     def look(phase, op, inputs, outputs):

@@ -25,7 +25,7 @@ def test_networks_have_steps():
 
 
 def test_foreign_load(monkeypatch):
-    """Of 8 core seconds in 4 seconds of 2 cores, 5 were this process's; a counter that lags counts at most all."""
+    """This process used 5 of 8 core seconds, in 4 seconds on 2 cores; a delayed counter counts at most all of them."""
     monkeypatch.setattr(machine.os, "cpu_count", lambda: 2)
     for busy, own, load in ((108.0, 15.0, 0.375), (150.0, 15.0, 1.0), (100.0, 15.0, 0.0)):
         seconds = iter([(0.0, 100.0, 10.0), (4.0, busy, own)])

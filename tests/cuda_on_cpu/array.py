@@ -569,7 +569,7 @@ _COMPARISONS |= {"gt": "greater", "ge": "greater_equal", "ne": "not_equal"}
 
 def _add_operators():
     def knows(other):
-        """Whether the operator is CuPy's affair: other classes may have a right-hand operator of their own."""
+        """True if CuPy handles the operator: other classes may have their own right-hand operator."""
         return isinstance(other, ndarray) or getattr(other, "__array_ufunc__", 0) is not None
 
     for name, word in (_OPERATORS | _COMPARISONS).items():

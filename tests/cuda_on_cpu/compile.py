@@ -87,7 +87,7 @@ def _run(*command: str, given: str | None = None) -> str:
 
 @functools.cache
 def _surroundings() -> str:
-    """What compiled code depends on besides its source and flags."""
+    """Inputs of compiled code besides its source and flags."""
     if why := problem():
         raise RuntimeError(f"CUDA kernels cannot run on this CPU: {why}")
     return _run(*_compiler(), "--version") + (HERE / "runtime.h").read_text(encoding="utf-8")
@@ -189,7 +189,7 @@ def function(name: str, dtype: np.dtype, *operands: np.ndarray) -> np.ndarray:
 
 
 class Parameter(NamedTuple):
-    """What `kernels.Argument` leaves out: whether the kernel may write there, whether it counts on no overlap."""
+    """Properties that `kernels.Argument` lacks: the kernel may write there; it requires no overlap."""
 
     written: bool
     restrict: bool

@@ -1,5 +1,5 @@
-"""What takes the place of NVIDIA's cuBLAS in the tests: the functions that tinymp calls, with the same arguments, as a
-library (for ctypes) and as CuPy's bindings.
+"""A stand-in for NVIDIA's cuBLAS in the tests: the functions that tinymp calls, with the same arguments, as a library
+(for ctypes) and as CuPy's bindings.
 
 It reads memory at addresses, column-major, as cuBLAS's documentation defines it, and writes exactly the m x n elements
 of the result. What cuBLAS answers with an error status gets that status here; what it cannot see, but is a mistake (a
@@ -109,7 +109,7 @@ class CUBLASError(RuntimeError):
 
 
 class Bindings:
-    """What tinymp uses of cupy_backends.cuda.libs.cublas. `calls`: as in Library."""
+    """The part of cupy_backends.cuda.libs.cublas that tinymp uses. `calls`: as in Library."""
 
     CUBLASError = CUBLASError
 

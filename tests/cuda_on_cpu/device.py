@@ -98,7 +98,7 @@ _IN_CAPTURE = {
 
 
 def refuse_in_capture(kind):
-    """What CuPy raises while a stream captures: see _IN_CAPTURE."""
+    """Raise CuPy's error for a call while a stream captures: see _IN_CAPTURE."""
     if capturing():
         error, message, where = _IN_CAPTURE[kind]
         raise error(f"{message} ({where})")
@@ -436,7 +436,7 @@ def forget():
 
 
 def busy():
-    """Whether any stream has something left to do."""
+    """True if any stream has work left."""
     return any(stream._queue for stream in _all_streams())
 
 
@@ -501,7 +501,7 @@ class Stream:
             _wander()
 
     def _awaits(self):
-        """What the next piece of work waits for, as arguments of `reach`; None where there is nothing."""
+        """The event that the next piece of work waits for, as arguments of `reach`, or None."""
         waits = self._queue[0][1] if self._queue else ()
         return next(((other, number) for other, number in waits if other._done < number), None)
 
@@ -536,9 +536,9 @@ class Stream:
         return event
 
     def wait_event(self, event):
-        """What is given from here on waits for the event as it was recorded last.
+        """Later work waits for the event as it was recorded last.
 
-        A stream that waits for a captured event joins that capture until it ends: its work is written down, too.
+        A stream that waits for a captured event joins that capture until it ends: its work is also recorded.
         """
         origin = event._capturing
         if origin is not None and origin._work is not None and self._work in (None, origin._work):
@@ -631,7 +631,7 @@ def stream_at(ptr):
 
 
 def capturing():
-    """Whether work that is given now is written down."""
+    """True if work given now is recorded."""
     return _here.current._work is not None
 
 
@@ -643,7 +643,7 @@ foreign: list[str] = []  # what else than tinymp's kernels and cuBLAS was given 
 
 
 def _who():
-    """Which of CuPy's operations is under way, and who asked for it: "astype in tinymp/backend/gpu.py:202 cast"."""
+    """The running operation of CuPy and its caller: "astype in tinymp/backend/gpu.py:202 cast"."""
     frame, asked = sys._getframe(2), None  # from who called `perform`
     while frame is not None and frame.f_code.co_filename in _OWN:
         asked, frame = frame, frame.f_back
@@ -715,7 +715,7 @@ class Event:
 
     @property
     def done(self):
-        """Whether what was given before is done. To ask is no reason for the device to do it."""
+        """True if earlier work is done. Asking does not make the device do it."""
         self._refuse_if_captured()
         return self._at is None or _is_done(*self._at)
 
@@ -735,7 +735,7 @@ class Event:
 
 
 def _is_done(stream, number):
-    """Whether a stream has done so much. Who asks finds that it just has, or, by chance, that it has not yet."""
+    """True if a stream has done this much work. Asking may, by chance, let it get there first."""
     if stream._done < number and _device.acquire(blocking=False):  # else another thread is at work
         try:
             if chance is None:

@@ -24,7 +24,7 @@ def parameters(function):
 
 
 def record():
-    """What the stand-in needs to know of CuPy."""
+    """Facts about CuPy that the stand-in needs."""
     import cupy
 
     public = {name: getattr(cupy, name) for name in dir(cupy) if not name.startswith("_")}

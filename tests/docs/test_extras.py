@@ -63,7 +63,7 @@ def named(text):
 
 
 def wrong(source, python=True):
-    """What a source says of extras that is not so. Only what follows "pip install" is a hint; `hint` calls are, too."""
+    """Wrong statements of a source about extras. Hints are the text after "pip install", and calls of `hint`."""
     found = []
     for line in re.findall(r"pip install[^\n]*", source):
         for name, extra in named(line):

@@ -1,4 +1,4 @@
-"""What is set before NumPy loads OpenBLAS, and what mp.info() says of it."""
+"""Settings before NumPy loads OpenBLAS, and their description in mp.info()."""
 
 import os
 import subprocess
@@ -66,7 +66,7 @@ def test_no_complaint_where_there_is_none(monkeypatch):
 
 
 def run(code, **environment):
-    """What a program prints that runs `code`."""
+    """Output of a program that runs `code`."""
     clean = {name: value for name, value in os.environ.items() if name not in (blas.CORE, blas.TIMEOUT, blas.OFF)}
     command = [sys.executable, "-c", code]
     return subprocess.run(command, env=clean | environment, capture_output=True, text=True, check=True).stdout

@@ -17,7 +17,7 @@ def cp(gpu):
 
 
 def captured(cp, work):
-    """What `work`, captured on a stream of its own, writes when its graph is started; and the stream."""
+    """Output of `work`, captured on its own stream, after its graph is started; and the stream."""
     stream, pool = cp.cuda.Stream(non_blocking=True), cp.cuda.MemoryPool()
     cp.cuda.get_current_stream().synchronize()
     with stream, cp.cuda.using_allocator(pool.malloc), recording.record() as recorded:

@@ -132,7 +132,7 @@ def largest_blocks(code: str, names: Iterable[str]) -> dict[str, int]:
 
 
 class Kernel(NamedTuple):
-    """What the assembler says of one kernel."""
+    """The assembler's figures for one kernel."""
 
     registers: int
     spills: int
@@ -140,7 +140,7 @@ class Kernel(NamedTuple):
 
 
 def used(log: str) -> dict[str, Kernel]:
-    """What each kernel takes, from the assembler's words."""
+    """Figures of each kernel, from the assembler's output."""
     return {
         m["name"]: Kernel(int(m["registers"]), int(m["stores"]) + int(m["loads"]), int(m["shared"] or 0))
         for m in ENTRY.finditer(log)

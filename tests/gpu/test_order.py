@@ -113,7 +113,7 @@ _expected = {}
 
 
 def expected(program, monkeypatch):
-    """What the program gives where every piece of work is done at once."""
+    """The program's result if every piece of work is done at once."""
     if program not in _expected:
         with monkeypatch.context() as patch:
             patch.setenv("CUDA_LAUNCH_BLOCKING", "1")

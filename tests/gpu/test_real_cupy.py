@@ -70,7 +70,7 @@ def dotted(node: ast.expr) -> str | None:
 
 
 def real(name: str | None, bound: dict[str, str]) -> str | None:
-    """What a dotted name is in CuPy: "cupy.cuda.Stream" for "self.xp.cuda.Stream". None for other modules' names."""
+    """CuPy's name for a dotted name: "cupy.cuda.Stream" for "self.xp.cuda.Stream". None for other modules' names."""
     parts = (name or "").split(".")
     if parts[0] in bound:
         return ".".join([bound[parts[0]], *parts[1:]])
@@ -110,7 +110,7 @@ def of_all_files() -> dict[str, set[str]]:
 
 
 def ask(names: dict[str, set[str]]) -> list[str]:
-    """What the real CuPy does not have. Skips where there is none."""
+    """Names that the real CuPy lacks. Skips without CuPy."""
     request = json.dumps({name: sorted(keywords) for name, keywords in names.items()})
     done = subprocess.run([*PYTHON, ASK], input=request, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What tests/determinism.py declares of the bits of every op is not stronger than what ops do (docs/precision.md)."""
+"""The ops keep the promises of bits in tests/determinism.py (docs/precision.md)."""
 
 import contextlib
 import importlib

@@ -1,4 +1,4 @@
-"""What `import tinymp` brings: the core at once, each other public name when it is first used."""
+"""`import tinymp` loads the core at once, and each other public name when it is first used."""
 
 import importlib
 import json
@@ -18,7 +18,7 @@ HELD = mp._HELD
 
 
 def run(code):
-    """What a new process prints that has imported tinymp."""
+    """Output of a new process that has imported tinymp."""
     done = subprocess.run([sys.executable, "-c", f"import tinymp as mp\n{code}"], capture_output=True, text=True)
     assert not done.returncode, done.stderr
     return done.stdout.split()

@@ -1,4 +1,4 @@
-"""What `explain` says of roundings and precisions, held against the ledger of runs."""
+"""The roundings and precisions that `explain` gives, compared with the ledger of runs."""
 
 import inspect
 from functools import cache

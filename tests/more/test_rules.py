@@ -15,7 +15,7 @@ SCHEDULES = [
 
 
 def test_a_variance_that_rounding_makes_negative_is_0():
-    """Of equal gradients, after many steps; PyTorch's weights are NaN then."""
+    """With equal gradients, after many steps; PyTorch's weights then become NaN."""
     p = nn.Parameter(np.zeros(64, "float32"))
     optimizer, g = optim.RMSprop([p], alpha=0.8, centered=True), np.linspace(0.1, 1, 64, dtype="float32")
     for _ in range(100):

@@ -36,7 +36,7 @@ def loss_of(model, policy, x, y):
 
 
 def write(folder, name, group, **values):
-    """Of rank 0."""
+    """Write the values of rank 0."""
     if group.rank == 0:
         Path(folder, f"{name}-{group.size}.json").write_text(json.dumps(values))
 

@@ -1,4 +1,4 @@
-"""What a study computes of an image depends on the mathematics alone: on no other image, and on no fast path."""
+"""A study's result for an image depends on the mathematics alone: on no other image, and on no fast path."""
 
 from itertools import permutations
 
@@ -64,7 +64,7 @@ STUDIES["promoted"] = mp.study.change(mp.FP16_HOPPER, name="promoted", promote=3
 
 
 def results(name, n):
-    """Of the first of n images: the result and the gradient."""
+    """Result and gradient of the first of n images."""
     op, shape = CASES[name]
     x = mp.tensor(randn(64, *shape).astype("float16")[:n], requires_grad=True)
     y = op(x)

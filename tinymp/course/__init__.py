@@ -1,4 +1,4 @@
-"""What reads and grades the lessons of the course. It lies in course/grader."""
+"""Reads and grades the lessons of the course, with the code in course/grader."""
 
 from typing import Any
 

@@ -18,7 +18,7 @@ BOUND = 2.0**-15  # of the sum of |x|, for the error of a sum: see `reduce`
 
 
 def ulps(y, expected):
-    """How many FP16 numbers lie between y and the rounded `expected`; both positive."""
+    """Distance of y and the rounded `expected` in FP16 numbers; both positive."""
     return np.abs(y.view(np.uint16).astype(int) - np.asarray(expected).astype(F16).view(np.uint16).astype(int)).max()
 
 

@@ -19,7 +19,7 @@ def tensor(*shape, seed=0, dtype="float64"):
 
 
 def by_cells(m, x, states, lengths):
-    """What a batch-second layer stack must compute, one cell, sequence and step at a time: output, last states."""
+    """Expected output and last states of a batch-second layer stack, one cell, sequence and step at a time."""
     weights, last = dict(m.named_parameters()), []
     for layer in range(m.num_layers):
         outputs = []

@@ -1,5 +1,5 @@
-"""What backward reads may not change behind its back: an argument or a result of an op that is changed in place after
-forward makes backward raise, or does not matter to it. Held for every op of the core that has a backward.
+"""Changing an argument or a result of an op in place after forward makes backward raise, unless backward does not read
+it. Tested for every op of the core that has a backward.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""What holds when a step, a load, a save, a cast or a move is interrupted: an exception is raised at a line in turn.
+"""An interrupted step, load, save, cast or move leaves no damage: an exception is raised at each line in turn.
 
 In long functions it is raised the first few times that a line runs; and but for the lines of `with`, `except` and
 `finally`, which put things back, at every eighth line only. With INTERRUPT_EVERY=1 in the environment it is every line.

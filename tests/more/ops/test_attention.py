@@ -86,7 +86,7 @@ def test_scores_stay_in_range_and_masks_do_not_overflow():
 
 @pytest.mark.cpu
 def test_dropout_against_the_formula(monkeypatch):
-    """What it keeps is drawn before anything is computed, and again the same in the backward pass."""
+    """The mask is drawn before anything is computed, and the backward pass uses the same mask."""
     kept = np.random.default_rng(3).random((2, 3, L, S)) < 0.75
     monkeypatch.setattr(cpu, "uniform", lambda shape: np.where(kept, 0.3, 0.2).reshape(shape))
 
