@@ -33,8 +33,8 @@ from .ops.random import randn
 from .precision import BF16, FP32, KINDS, MIXED, NO_MASTER, STOCHASTIC_ROUNDING, TF32, Policy, current_policy, use
 from .tensor import Tensor, from_numpy, tensor
 
-# Module below tinymp -> the public names that it holds: of one in a `more`, below the package that has that. It is
-# imported when one of them is first used.
+# Module below tinymp -> its public names; those of a module in `more` belong to the package above. A module is imported
+# when one of its names is first used.
 _NAMES = {
     "study": """study BF16_AMPERE BF16_HOPPER FP16_ACCUMULATE FP16_AMPERE FP16_HOPPER FP16_REDUCTIONS FP16_SUMS_AMPERE
         FP16_SUMS_HOPPER FP16_SUMS_VOLTA FP16_VOLTA FP8 FP8_ADA FP8_BLACKWELL FP8_HOPPER FP8_HOPPER_FAST POLICIES
@@ -150,13 +150,13 @@ if TYPE_CHECKING:
 
 
 def _load(path: str) -> _ModuleType | None:
-    """A module below tinymp; None where the folder of its subpackage is not there."""
+    """A module below tinymp; None if its subpackage is missing."""
     folder = path.rpartition(".")[0] or path
     return None if _find_spec(f"{__name__}.{folder}") is None else _importlib.import_module(f"{__name__}.{path}")
 
 
 def _required(name: str, path: str, error: type[Exception]) -> _ModuleType:
-    """The module that holds what has this name."""
+    """The module that defines this name; `error` if its subpackage is missing."""
     if (module := _load(path)) is None:
         where = _Path(__path__[0], *(path.rpartition(".")[0] or path).split("."))
         raise error(f"{name} is not installed here: expected a folder {where}; install all of tinymp again")
@@ -164,13 +164,13 @@ def _required(name: str, path: str, error: type[Exception]) -> _ModuleType:
 
 
 def _find(name: str) -> _Any:
-    """A public name of the table. AttributeError where its subpackage is not there."""
+    """The object of a public name in the table. AttributeError if its subpackage is missing."""
     module = _required(f"{__name__}.{name}", _HELD[name], AttributeError)
     return module if _HELD[name] == name else getattr(module, name.rpartition(".")[2])
 
 
 def _open(package: dict[str, _Any]) -> None:
-    """Have a package, of which these are the globals, look for its other public names in the table (PEP 562)."""
+    """Let a package, given by its globals, find its other public names in the table (PEP 562)."""
     owner = package["__name__"]
     prefix = owner.removeprefix(__name__).removeprefix(".")
     held = {name.rpartition(".")[2]: name for name in _HELD if name.rpartition(".")[0] == prefix}
@@ -196,7 +196,7 @@ def _open(package: dict[str, _Any]) -> None:
 
 
 def _instead(owner: str, name: str, there: list[str]) -> str:
-    """Names to use in place of a public name that `owner` does not have: similar ones."""
+    """A hint for a public name that `owner` lacks: similar names, or how to install it."""
     if owner == __name__ and name in _BF16:
         return f"BF16 needs ml_dtypes: {_hint('bf16')}"
     if owner == __name__ and hasattr(ops, name):
@@ -209,7 +209,7 @@ def _instead(owner: str, name: str, there: list[str]) -> str:
 
 ops.bind(Tensor)
 _NAMES_OF_ERRORS.update(name.rpartition(".")[2] for name in _HELD)
-_name_all(globals(), Tensor)  # but for those that every op makes
+_name_all(globals(), Tensor)  # not Tensor, which every op makes
 backend.add("meta", lambda: _required("device 'meta'", "audit.meta", RuntimeError).meta)
 _BF16 = ("BF16", "FP8", "FP8_HOPPER", "bfloat16")
 if BF16 is None:

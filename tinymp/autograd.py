@@ -1,21 +1,21 @@
 """The autograd: Op, the graph that it records, and the backward pass.
 
-A Tensor that was computed from something that requires a gradient knows the Op that made it. An Op is a node of the
-graph: it remembers where its inputs came from and the arrays that its backward needs, nothing else, so that an
-activation that no op saved is freed as soon as the forward pass lets go of it.
+A Tensor computed from one that requires a gradient refers to the Op that made it. An Op is a node of the graph. It
+refers to the origins of its inputs and to the arrays that its backward needs, nothing else: an activation that no op
+saved is freed as soon as the forward pass drops it.
 
 Rules:
 - Ops never write into their inputs. `reshape`, `transpose`, slices, ... return views where NumPy does: they share
   memory, and `x += y` on a Tensor means `x = x + y`.
 - Writing in place is for leaves, outside the graph: `with no_grad(): w[0] = 1.0`, `w.copy_(...)`. If an op saved an
   argument or its result, and that memory has been changed since through any tensor that shares it (a view, `detach()`),
-  the op's backward raises. Writing into the array itself (`x.array`, `x.numpy()`) goes unnoticed, as in PyTorch.
-- backward() frees the arrays that the ops on its way have saved; a second backward over such an op raises, unless the
-  first one was given retain_graph=True. Ops that save none (+, reshape, split, ...) allow any number of backward calls.
-  There is no double backward.
-- An op stores the gradients of its arguments. Those of a tensor that is used several times are summed in FP32 in a
-  fixed order (the reverse of the order of the forward pass), and the sum is rounded; two runs on the CPU agree bit for
-  bit. Of several backward calls each leaves an FP16 leaf such a gradient; from the second on, `grad` is their FP32 sum.
+  the op's backward raises. Writing into the array itself (`x.array`, `x.numpy()`) is not noticed, as in PyTorch.
+- backward() frees the arrays that its ops saved. A second backward over such an op raises, unless the first one had
+  retain_graph=True. Ops that save nothing (+, reshape, split, ...) allow any number of backward calls. There is no
+  double backward.
+- An op stores the gradients of its arguments. The gradients of a tensor with several uses are summed in FP32 in a fixed
+  order (the reverse of the forward pass), and the sum is rounded once; two runs on the CPU agree bit for bit. The first
+  backward call gives an FP16 leaf a gradient in FP16; from the second call on, `grad` is the FP32 sum of all calls.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Array = Any
 _sequence = count()
 
 
-# ------------------------------------------------------------------------------------------------- whether ops record
+# --------------------------------------------------------------------------------------------------------- recording
 
 
 _grad_enabled: ContextVar[bool] = ContextVar("grad_enabled", default=True)
@@ -71,8 +71,8 @@ class Variable:
     """The part of a Tensor that the graph needs. Users hold its subclass, Tensor (tensor.py).
 
     array          its values, in NumPy's or CuPy's array
-    requires_grad  whether backward passes compute its gradient
-    grad_array     of a leaf: the gradient (an array, or what stands for one), and `grad_scale`, its loss scale
+    requires_grad  True if backward passes compute its gradient
+    grad_array     the gradient of a leaf: an array, or an object of rows; `grad_scale` is its loss scale
     grad_fn        the Op that made it, as its result number `output_nr`; None for a leaf
     version        how often its memory was changed in place
     """
@@ -92,7 +92,7 @@ class Variable:
     grad_array: Any
     grad_scale: Any
     grad_fn: Op | None
-    weight: Any = None  # what has a wider array than `array` (a weight with a master, a gradient in FP16): see `taken`
+    weight: Any = None  # itself, if a wider array stands behind it (a weight's master, a gradient in FP16): see `taken`
     result: Callable[..., Any]  # a new Tensor with this array, for the result of an op on this one
 
     def __init__(self, array: Array, requires_grad: bool, grad_fn: Op | None = None, output_nr: int = 0) -> None:
@@ -120,7 +120,7 @@ class Op:
 
     A subclass gives `kind`, `forward(self, *arrays, **options)` and `backward(self, *dy)`, which returns one gradient
     per tensor argument of forward, in order, or None. Tensors, None and Python numbers are passed by position, all
-    options by keyword. `save` keeps arrays for backward in `saved`; FP32 statistics are named as such.
+    options by keyword. `save` keeps arrays for backward in `saved`, and takes FP32 statistics as a separate argument.
     """
 
     kind: ClassVar[Kind]
@@ -135,21 +135,21 @@ class Op:
 
     saved: Any = ()  # what `save` kept; None once backward has freed it
     statistics: tuple = ()
-    kept: Any = ()  # the ids of the memory of saved arrays: backward frees these, and so runs only once
+    kept: Any = ()  # ids of the memory of saved arrays; backward frees it, and therefore runs only once
     edges: tuple = ()  # per argument: None, a leaf Tensor, or (op, output index)
     targets: tuple = ()  # per argument: the Target that its gradient must match, or None where none is wanted
     versions: Sequence[tuple] = ()  # (counter, its value) of the arguments and results whose memory backward will read
-    sequence: int  # its place in the order in which ops ran
+    sequence: int  # its number in the order of execution
     phase: str = "forward"  # "backward" once that has begun
     dtype: Any = None  # of its outputs
     device: Any = backend.cpu  # the backend of its arrays
     storage: Any = None  # the dtype of its floating arguments
     outputs: int = 1
-    options: Mapping[str, Any] = {}  # what forward got by keyword; they are attributes as well
+    options: Mapping[str, Any] = {}  # forward's keyword arguments, which are also attributes
     loss_scale: Any = None  # the scale that this op multiplies into gradients (optim.scaler)
     policy: Policy  # the one in use in its forward pass, which its backward follows
 
-    if TYPE_CHECKING:  # what forward gets by keyword
+    if TYPE_CHECKING:  # forward's keyword arguments
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -170,12 +170,12 @@ class Op:
         raise NotImplementedError(f"{self.name} has no backward")
 
     def save(self, *arrays: Array, statistics: tuple = ()) -> None:
-        """Keep arrays of the storage dtype (or integers) for backward, and FP32 statistics apart from them."""
+        """Keep arrays of the storage dtype (or integers) for backward; FP32 statistics are passed separately."""
         self.saved, self.statistics = arrays, statistics
 
     @classmethod
     def apply(cls, *args: Any, **options: Any) -> Any:
-        """Run the op on Tensors, check what it promises about precision, and record it in the graph."""
+        """Run the op on Tensors, check the dtypes that its kind promises, and record it in the graph."""
         op, args = cls(), taken(cls, args, options)
         tensors = op._connect(args)
         # for backward; a np.float64 would promote FP32 arrays
@@ -191,8 +191,8 @@ class Op:
         return tuple(results) if isinstance(y, tuple) else results[0]
 
     def _connect(self, args: tuple) -> list[Variable]:
-        """Note the device and the floating dtype that the Tensors share, where the gradients of the arguments go, and
-        what they must look like. Returns the Tensors. TypeError or ValueError for any other argument.
+        """Set the common device and floating dtype of the Tensors, and per argument the destination of its gradient and
+        its Target. Returns the Tensors. TypeError or ValueError for any other argument.
         """
         device, storage, tensors = None, None, []
         edges: Any = [None] * len(args)
@@ -224,13 +224,13 @@ class Op:
     def run(self, phase: str, arrays: list, options: Mapping[str, Any]) -> Any:
         """Run the definition of a phase, "forward" or "backward", or its fast path.
 
-        It runs in a copy of the context, so that nothing, no interrupt either, can leave what is set there changed.
+        It runs in a copy of the context: not even an interrupt can leave a setting changed.
         """
         self.phase = phase
         return copy_context().run(self._compute, getattr(type(self), phase), arrays, options)
 
     def _compute(self, definition: Any, arrays: list, options: Mapping[str, Any]) -> Any:
-        """`arrays` are rounded in place, which frees the sums of gradients that they were."""
+        """Rounds `arrays` in place, so that the FP32 sums of gradients in it are freed."""
         running.set(self)
         np.seterr(all="ignore")  # as in `events.quietly`
         if backward := self.phase == "backward":
@@ -260,7 +260,7 @@ class Op:
         return x.selected(self, result) if self.selects and x.weight is x and not in_pass.get() else result
 
     def _record(self, tensors: list) -> None:
-        """Make this op a node of the graph, which knows what it has saved of its arguments and results."""
+        """Make this op a node of the graph, and note the versions of the arguments and results that it saved."""
         self.kept = {id(backend.owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
         if self.kept:
             self.versions = [(t._version, t._version[0]) for t in tensors if id(backend.owner_of(t.array)) in self.kept]
@@ -329,9 +329,9 @@ class Op:
 
 
 def taken(op: Any, args: tuple, options: Mapping[str, Any] = {}) -> tuple:
-    """The arguments as `op`, a class or the name of a function of several ops, takes them: by a rule of the policy in
-    use, where it has one. Else, outside of any module's call, a weight is read as its FP32 master and a gradient as
-    FP32, unless an FP16 tensor is beside it (the table in docs/policies.md).
+    """The arguments converted for `op`, a class or the name of a function of several ops. A rule of the policy in use
+    converts them, if it has one. Otherwise, outside of module calls, weights become their FP32 masters and gradients
+    FP32, unless another argument is an FP16 tensor (the table in docs/policies.md).
     """
     if (rule := policy_in_use.get().arguments) is not None:
         return rule(op, args, options)
@@ -345,11 +345,11 @@ def taken(op: Any, args: tuple, options: Mapping[str, Any] = {}) -> tuple:
 class Backward:
     """One run of `Tensor.backward`. While it propagates, observers find it as `events.here.backward`.
 
-    root, gradient  where it begins, and with what gradient
-    retain          whether ops keep what they saved, for another run
-    scale           the loss scale that the gradients carry which the op that runs now was given, or has just given
+    root, gradient  the tensor at which it begins, and that tensor's gradient
+    retain          True if ops keep their saved arrays for another run
+    scale           loss scale of the gradients that enter the current op, or, after it ran, leave it
     leaves          {id of leaf: [leaf, sum of its gradients, loss scale]} in the order in which leaves were reached.
-                    Gradients travel with the loss scale that they carry (1.0: none), and meet only under one scale
+                    Each gradient carries a loss scale (1.0: none); only gradients with the same scale are added
     """
 
     scale: Any = 1.0
@@ -359,7 +359,7 @@ class Backward:
         self.leaves: dict[int, Any] = {}
 
     def run(self) -> None:
-        """Do all that `Tensor.backward` does, in a context of its own (`events.quietly`)."""
+        """Perform `Tensor.backward`, in a context of its own (`events.quietly`)."""
         backward_run.set(self)
         in_pass.set(True)
         self.propagate()
@@ -368,9 +368,9 @@ class Backward:
             tell("summed", self)
 
     def propagate(self) -> None:
-        """Walk the graph from root in the reverse of the order in which its ops ran; no recursion."""
-        waiting: dict[Op, list] = {}  # op -> for each output the sum of its gradients so far; then their loss scale
-        queue: list[tuple[int, Op]] = []  # the op that ran last, last: all ops that used its results have been visited
+        """Visit the ops from root in the reverse of their order of execution; no recursion."""
+        waiting: dict[Op, list] = {}  # op -> the sum of each output's gradients so far, and last their loss scale
+        queue: list[tuple[int, Op]] = []  # in order of execution: all ops that used the last one's results are done
         edges: Any = [self.root if self.root.grad_fn is None else (self.root.grad_fn, self.root.output_nr)]
         dxs: Any = [self.gradient]
         while True:
@@ -393,7 +393,7 @@ class Backward:
                         "zero_grad"
                     )
                 slot[i] = dx if slot[i] is None else gathered(slot[i], dx)
-            dxs = dx = slot = None  # what the next op adds up is freed before its backward runs
+            dxs = dx = slot = None  # frees the gradients that were added up, before the next backward runs
             if not queue:
                 return
             _, op = queue.pop()
@@ -402,8 +402,8 @@ class Backward:
             self.scale = self.scale if op.loss_scale is None else self.scale * op.loss_scale
 
     def deposit(self) -> None:
-        """Add what was found to the leaves' `grad`, in FP32 where there is one already."""
-        owned = {id(backend.owner_of(self.gradient))}  # memory that no `grad` may be
+        """Add the gradients to the leaves' `grad`; in FP32 if a leaf already has one."""
+        owned = {id(backend.owner_of(self.gradient))}  # memory that no `grad` may share
         for leaf, total, scale in self.leaves.values():
             running.set(leaf)
             dx = joined(total, leaf.array)  # rounded once to the leaf's dtype

@@ -1,6 +1,6 @@
-"""Events: what the engine tells its observers. The only connection between the engine and what watches it.
+"""Events: the only connection between the engine and its observers.
 
-The engine does not know who watches. It notes what runs in a thread (`here.running`) and tells ten events:
+The engine does not know its observers. It notes what runs in a thread (`here.running`) and reports ten events:
 
     ran        an op has run, forward or backward       autograd.py
     rounded    an array was stored in fewer bits        precision.py
@@ -9,12 +9,12 @@ The engine does not know who watches. It notes what runs in a thread (`here.runn
     added      a term is about to be added to a sum     precision.py
     written    a parameter is about to be set           parameter.py
     deposited  a leaf is about to receive a gradient    autograd.py
-    summed     a backward pass has left all gradients   tensor.py
+    summed     a backward pass has left all gradients   autograd.py
     stepped    an optimizer has stepped or skipped      optimizer.py
     limited    a loss scaler has come to a limit        scaler.py
 
-An observer hears the thread in which it was opened, and no other: a loader that prepares batches in the background is
-no part of the training step that is observed.
+An observer hears only the thread in which it was opened: a loader that prepares batches in the background is not part
+of the observed step.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ Result = TypeVar("Result")
 
 
 class Setting(threading.local, ContextDecorator):
-    """Within the block, or the function that it decorates, a context variable has a value; `given` is for `as`.
+    """Sets a context variable within a block or a decorated function; `given` is the value for `as`.
 
-    It may be entered again and again, also within itself, and in several threads at once. Of a generator that it
-    decorates each step runs within it, and what the generator's caller does meanwhile does not, as in PyTorch.
+    It may be entered repeatedly, also within itself, and in several threads at once. Each step of a decorated generator
+    runs within it, but the generator's caller does not, as in PyTorch.
     """
 
     def __init__(self, variable: ContextVar, value: Any, given: Any = None) -> None:
         self._variable, self._value, self._given = variable, value, given
-        self._before: list[Any] = []  # of this thread, for which __init__ runs anew
+        self._before: list[Any] = []  # per thread: threading.local runs __init__ in each
 
     def __enter__(self) -> Any:
         self._before.append(self._variable.get())
@@ -70,11 +70,11 @@ class Setting(threading.local, ContextDecorator):
 class Observer:
     """The base class of observers: a subclass overrides the events that it wants to hear, and `observe` opens it.
 
-    Each method is called in the middle of the work. Arrays may be read; what is kept of them must be a copy. What an
-    observer computes itself belongs under `unobserved`.
+    Methods are called during the work. They may read arrays, and must copy those that they keep. An observer's own
+    computations belong under `unobserved`.
     """
 
-    inside: ClassVar[bool] = False  # whether it hears events from inside an op or an update; see `here`
+    inside: ClassVar[bool] = False  # True if it hears events from inside an op or an update; see `here`
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -97,8 +97,7 @@ class Observer:
         """A "sum", "mean", "max", "min" or "cumsum" of x over axis, in an accumulator of this dtype."""
 
     def added(self, part: Any, times: Any, accumulate: str) -> None:
-        """`part` (times `times`, unless None) is about to be added to sums that an op builds up term by term, in
-        accumulators of this dtype."""
+        """`part` (times `times`, unless None) is about to be added to a running sum, in this accumulator's dtype."""
 
     def written(self, parameter: Any, value: Any) -> None:
         """A parameter is about to be set to `value` (FP32, or SparseRows of it), by an optimizer or by the user."""
@@ -113,8 +112,8 @@ class Observer:
         """An optimizer has updated its parameters or skipped the update: result is the StepResult."""
 
     def limited(self, problem: Any) -> None:
-        """A loss scaler is about to raise this error, or to warn, as it skipped too many steps. Who knows where the
-        first infinity arose may say so in `problem.args`.
+        """A loss scaler is about to raise this error, or to warn, because it skipped too many steps. An observer that
+        knows the origin of the first infinity may append it to `problem.args`.
         """
 
 
@@ -143,22 +142,21 @@ class Exchange:
 
 running: ContextVar[Any] = ContextVar("running", default=None)
 backward: ContextVar[Any] = ContextVar("backward", default=None)  # autograd.Backward sets it, for its context
-in_pass: ContextVar[bool] = ContextVar("in_pass", default=False)  # whether a module's call or a backward pass runs
+in_pass: ContextVar[bool] = ContextVar("in_pass", default=False)  # in a module's call or a backward pass
 
 
 class _Here(threading.local):
     """The observers of this thread, and the op that runs.
 
-    observers  who hear its events
-    inside     those of them who hear events from inside an op or an update. While there is one, a CUDA kernel that does
-               the work of several primitives at once leaves its results in FP32, for `store` to round
+    observers  all of them
+    inside     those that hear events from inside an op or an update. While there is one, CUDA kernels that do the work
+               of several primitives leave their results in FP32, and `store` rounds them
     running    the innermost Op (in its `phase`, "forward" or "backward"), the Update, the Exchange, or the leaf Tensor
-               whose gradient is being added up; None where none of them runs: a conversion or write is then the user's
-               own
-    backward   the run of `Tensor.backward` that is under way (autograd.Backward), or None
-    rank       the number of this process among those that train together; alone it is 0
-    agree      agree(value, how) is what all of them make of the values that each has; alone it is the value.
-               how: "first", of each item of a tuple that of the first process in which it is not None; "all", of
+               whose gradient is being added up; None if none of them runs: then the user converts or writes
+    backward   the current run of `Tensor.backward` (autograd.Backward), or None
+    rank       the number of this process among those that train together; 0 for a single process
+    agree      agree(value, how) combines the values of these processes; for a single process it is the value.
+               how: "first": per item of a tuple, the item of the first process in which it is not None; "all": of
                lists, one list by rank
     """
 
@@ -217,7 +215,7 @@ def unobserved() -> Iterator[None]:
 
 
 def tell(event: str, *what: Any) -> None:
-    """Call the method `event` of everyone who hears it. Callers look first whether there is anyone."""
+    """Call the method `event` of each observer that hears it. Callers first check that there is one."""
     for observer in tuple(here.inside if event in _INSIDE else here.observers):
         getattr(observer, event)(*what)
 
@@ -225,8 +223,8 @@ def tell(event: str, *what: Any) -> None:
 def under(variable: ContextVar, value: Any, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
     """work(*args, **options) while a context variable (`running`, the policy in use) has this value.
 
-    It runs in a copy of the context, which keeps those, and NumPy's settings. So nothing, no interrupt either, can
-    leave them changed.
+    It runs in a copy of the context, which holds such variables and NumPy's settings: not even an interrupt can leave
+    them changed.
     """
     context = copy_context()
     context.run(variable.set, value)
@@ -234,8 +232,8 @@ def under(variable: ContextVar, value: Any, work: Callable[..., Result], *args: 
 
 
 def quietly(work: Callable[..., Result], *args: Any, **options: Any) -> Result:
-    """work(*args, **options) in a copy of the context, where NumPy does not warn of infinities and NaNs: scalers and
-    checks look for them.
+    """work(*args, **options) without NumPy's warnings of infinities and NaNs, for which scalers and checks look. Runs in
+    a copy of the context.
     """
     context = copy_context()
     context.run(np.seterr, all="ignore")
@@ -245,8 +243,8 @@ def quietly(work: Callable[..., Result], *args: Any, **options: Any) -> Result:
 # --------------------------------------------------------------------------- names and places, for errors
 
 PACKAGE = str(Path(__file__).parent) + os.sep
-_SHIPPED = PACKAGE + "share" + os.sep  # programs that a wheel brings (lab/shipped.py) are as the user's own
-NAMES = {"dtype", "len"}  # by which errors call what is public, and ops
+_SHIPPED = PACKAGE + "share" + os.sep  # programs in a wheel (lab/shipped.py) count as the user's
+NAMES = {"dtype", "len"}  # names of ops and of public functions and classes, as errors use them
 
 
 def inside(frame: FrameType) -> bool:

@@ -1,4 +1,4 @@
-"""Fast paths: quicker ways to do what a definition does. The core names none of them, and runs without.
+"""Fast paths: faster implementations of definitions. The core names none of them, and runs without them.
 
 The fast path of `Conv2d.forward` (ops/conv.py) on a CPU is in fast/cpu/conv.py: in a folder for the device, under the
 name of the definition's file. That file is loaded when the definition first runs on the device:
@@ -6,11 +6,11 @@ name of the definition's file. That file is loaded when the definition first run
     @fast_path(Conv2d.forward)
     def forward(op, x, w, b, *, geometry): ...
 
-A fast path takes what the definition takes, saves what it saves and rounds where it rounds. It returns the definition's
-result, or NotImplemented for a case that it leaves to the definition. Where a policy studies how numbers are summed,
-definitions run alone (`precision.plain`). Deleting the file deletes the fast path.
+A fast path has the definition's arguments, saved arrays and roundings. It returns the definition's result, or
+NotImplemented to leave a case to the definition. Under a policy that studies sums only definitions run
+(`precision.plain`). Deleting the file deletes the fast path.
 
-Those of a GPU, CUDA kernels, are in gpu/. Where a policy or a case is not theirs, definitions run on CuPy's arrays.
+The fast paths of a GPU are CUDA kernels, in gpu/. For all other policies and cases definitions run on CuPy's arrays.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from typing import Any, TypeVar
 Function = TypeVar("Function", bound=Callable)
 
 FOLDERS = {"cpu": "fast.cpu", "gpu": "gpu"}  # by the names of the devices that have fast paths
-enabled = {*FOLDERS}  # the devices whose fast paths run: for tests and comparisons a name may be taken out
-off: set[str] = set()  # likewise names of definitions ("forward", "cast") whose fast paths do not run
+enabled = {*FOLDERS}  # the devices whose fast paths run; tests and comparisons may remove one
+off: set[str] = set()  # the names of definitions ("forward", "cast") whose fast paths do not run
 _found: dict[tuple[Callable, str], Callable] = {}
 
 
 def fast_path(definition: Callable, where: Callable[[Any], bool] | None = None) -> Callable[[Function], Function]:
     """Make the decorated function the fast path of `definition` on the device that its folder is named after.
 
-    where: which ops (the first argument) it is for; the others it leaves to the definition. TypeError unless it has the
+    where(op): True for the ops that it takes; for the others the definition runs. TypeError unless it has the
     parameters of the definition.
     """
 
@@ -54,7 +54,7 @@ def fast_path(definition: Callable, where: Callable[[Any], bool] | None = None) 
 
 
 def replaceable(device_of: Callable[[Any], str]) -> Callable[[Function], Function]:
-    """For a function or method that is no phase of an op: a fast path may stand in for it, too.
+    """Let a fast path replace a function or method that is not a phase of an op.
 
     device_of: the name of the device, from the first argument.
     """

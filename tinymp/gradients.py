@@ -1,7 +1,7 @@
-"""A gradient is an array, or names rows of one; this module sums those of one tensor.
+"""A gradient is an array, or an object that holds some rows of one. This module sums the gradients of one tensor.
 
-One that names rows is an object with `shape`, `dtype` and `values`, the array of its numbers, that answers
-like(values), dense(), add(other), rows(x) and put(x); see sparse.SparseRows.
+An object of rows has `shape`, `dtype` and `values`, the array of its numbers, and the methods like(values), dense(),
+add(other), rows(x) and put(x); see sparse.SparseRows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def with_values(g: Any, values: Array) -> Any:
 
 
 def rows_of(x: Array, g: Any) -> Array:
-    """The part of x that the gradient g is for: x itself, or a copy of some rows."""
+    """The part of x that belongs to the gradient g: x itself, or a copy of some rows."""
     return g.rows(x) if hasattr(g, "rows") else x
 
 
@@ -52,7 +52,7 @@ def _sum(total: Array, part: Array) -> Array:
 
 
 def gathered(total: Any, part: Any) -> Any:
-    """One more gradient of a tensor. The last addition waits, as a pair, for `joined`, which rounds the sum at once."""
+    """Add one more gradient of a tensor. The last two stay a pair, which `joined` adds and rounds in one pass."""
     total = added(*total) if isinstance(total, tuple) else total
     return added(total, part) if hasattr(total, "add") or hasattr(part, "add") else (total, part)
 
@@ -66,7 +66,7 @@ def joined(total: Any, like: Any) -> Any:
 
 
 class Target(NamedTuple):
-    """An argument without its values: its gradient must have this shape and dtype."""
+    """The shape, dtype and memory order that the gradient of an argument must have."""
 
     shape: tuple[int, ...]
     dtype: np.dtype

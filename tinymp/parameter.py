@@ -23,7 +23,7 @@ _ARRAY: Any = Variable.__dict__["array"]  # the slot itself, which Parameter.arr
 class Weights(Tensor):
     """A master and its working copy outside the graph, as `Parameter.data` gives them.
 
-    What is written into it (`copy_`, `zero_`, `w[...] = value`, nn.init) reaches both.
+    Writing into it (`copy_`, `zero_`, `w[...] = value`, nn.init) changes both.
     """
 
     __slots__ = ("_master", "name", "normalisation", "policy")
@@ -34,7 +34,7 @@ class Weights(Tensor):
     policy: Policy
 
     def _same(self) -> Weights:
-        """The same two arrays and the count of their changes, outside the graph."""
+        """The same two arrays and their count of changes, outside the graph."""
         made = Weights.__new__(Weights)
         Variable.__init__(made, self.array, False)
         made._version, made._master = self._version, self._master
@@ -50,7 +50,7 @@ class Weights(Tensor):
 
     @property
     def numbers(self) -> Array:
-        """The master; read-only where there is a copy, which would not learn of a change."""
+        """The master; read-only if there is a working copy, which a change would bypass."""
         if self._master is None or backend.of(self.array) is not backend.cpu:
             return self.master
         numbers = self._master.view()
@@ -58,7 +58,7 @@ class Weights(Tensor):
         return numbers
 
     def lock(self, locked: bool = True) -> None:
-        """Make a working copy read-only (or writeable), where arrays can be (CuPy's cannot)."""
+        """Make a working copy read-only, or writeable again. No effect on a GPU: CuPy has no read-only arrays."""
         if backend.of(self.array) is backend.cpu:
             if self._master is not None:  # a view of a copy is writeable only if the copy is
                 backend.owner_of(self.array).flags.writeable = not locked
@@ -66,19 +66,19 @@ class Weights(Tensor):
 
     @property
     def master(self) -> Array:
-        """The FP32 master (or `array`, where the policy keeps none)."""
+        """The FP32 master, or `array` if the policy keeps none."""
         return self.array if self._master is None else self._master
 
     @property
     def master_nbytes(self) -> int:
-        """Bytes of the master copy alone; 0 where `array` is all there is."""
+        """Size of the master in bytes; 0 without a master."""
         return 0 if self._master is None else self._master.nbytes
 
     def write(self, value: Any, rounded: Any = None) -> None:
-        """Set the weight, or rows of it, to `value`: unrounded into the master, rounded once into the working copy (or
-        as it was `rounded` already).
+        """Set the weight, or rows of it, to `value` (FP32): unrounded in the master; in the working copy rounded once,
+        or the `rounded` value if it is given.
 
-        Without a master this rounding is where small updates are lost (MPT section 3.1). All or nothing: what can fail
+        Without a master this rounding loses small updates (MPT section 3.1). All or nothing: everything that can fail
         comes first, and an interrupt between the two writes is raised after both.
         """
         if here.inside:
@@ -99,12 +99,12 @@ class Weights(Tensor):
         self.lock()
 
     def overwrite(self, how: str, source: Any) -> Weights:
-        """`write` for a value that the user brings: its shape must fit, and finite values must stay finite."""
+        """`write` for a user's value. ValueError unless its shape fits and its finite values stay finite."""
         self.require_outside_graph(how, source)
         value = real_array(how, source)
         if value.shape != self.shape:
             raise ValueError(f"{how}: expected shape {self.shape}, got {value.shape}")
-        require_fit(how, value, self.dtype)  # where the value lies: CuPy compiles a kernel for each comparison
+        require_fit(how, value, self.dtype)  # on the value's device: CuPy compiles a kernel for each comparison
         self.write(backend.of(self.array).asarray(to_dtype(value, float32 if self.dtype in HALVES else self.dtype)))
         return self
 
@@ -118,18 +118,18 @@ class Weights(Tensor):
 class Parameter(Weights):
     """A leaf that an optimizer updates.
 
-    array   the working copy, in the policy's storage; what ops read. Where a master stands behind it, it is read-only:
-            a change of the copy alone would be lost at the next step
+    array   the working copy, in the policy's storage, which ops read. It is read-only if there is a master: a change of
+            the copy alone would be lost at the next step
     data    both arrays outside the graph (Weights), as in PyTorch. `p.data.copy_(x)`, `p.data[...] = x` and nn.init
-            write into both, as `p.copy_(x)` and `p[...] = x` do under `no_grad`; `p.data = x`, real numbers in this
-            shape, gives it two new ones, which are copies (in PyTorch p takes the memory of x)
+            write into both, as `p.copy_(x)` and `p[...] = x` do under `no_grad`. `p.data = x` (real numbers of this
+            shape) makes two new arrays, copies of x (in PyTorch p takes the memory of x)
     master  the FP32 array that updates go to, never rounded. Under an FP32 policy, and under one that keeps no
             master, it is `array` itself
     name    its path in the model ("conv1.weight"), once the model has named it; for messages
     policy  the policy that cast it last
 
-    normalisation: whether it belongs to a normalisation layer, whose parameters a policy may keep in FP32 (NVG
-    section 2.3.1). TypeError unless data is floating.
+    normalisation: True for a parameter of a normalisation layer, which a policy may keep in FP32 (NVG section 2.3.1).
+    TypeError unless data is floating.
     """
 
     __slots__ = ()
@@ -144,7 +144,7 @@ class Parameter(Weights):
         self.normalisation = flag("Parameter", "normalisation", normalisation)
 
     def _assign(self, value: Any) -> None:
-        """`p.data = value`: a new master and copy hold it, exactly if it is other Weights; what ops saved stays."""
+        """`p.data = value`: make a new master and copy, exact for other Weights; the arrays that ops saved stay."""
         if not hasattr(self, "requires_grad"):  # being made
             _ARRAY.__set__(self, value)
             return
@@ -156,7 +156,7 @@ class Parameter(Weights):
         if here.inside:
             tell("written", self, full)
         new = {"array": full} if self._master is None else {"array": store(full, like=self.array), "_master": full}
-        replace([(self, {**new, "_version": [0]})])  # a new count of changes: what ops saved is the old array
+        replace([(self, {**new, "_version": [0]})])  # a new count of changes: ops saved the old array
 
     array = property(_ARRAY.__get__, _assign, doc="The working copy (see the class).")
     data = property(Weights._same, _assign, doc="Master and copy outside the graph (see Weights).")
@@ -167,7 +167,7 @@ class Parameter(Weights):
         return self
 
     def cast_to(self, policy: Policy) -> dict[str, Any]:
-        """The arguments with which `replace` gives it the policy's storage; nothing changes yet."""
+        """The attributes with which `replace` gives it the policy's storage. Nothing changes yet."""
         full, storage = self.master, storage_of(policy, self.normalisation)
         master = to_dtype(full, float32) if policy.master and storage in HALVES else None
         new = {"array": to_dtype(full, storage), "_master": master, "policy": policy}
@@ -200,5 +200,5 @@ def _assign(x: Any, attributes: dict[str, Any]) -> None:
 
 
 def storage_of(policy: Policy, normalisation: bool) -> np.dtype:
-    """The dtype that a policy gives to parameters and floating buffers, of a normalisation layer or any other."""
+    """A policy's dtype for parameters and floating buffers, of a normalisation layer or of any other."""
     return policy.norm if normalisation and policy.storage in HALVES else policy.storage

@@ -1,21 +1,21 @@
 """Precision: four primitives, the kinds of arithmetic, and the policies. An auditor starts here.
 
-**Ops change precision in the four functions below and nowhere else; FP16, or BF16, is made by one of them, `store`.**
-What carries them out rounds as well: NumPy, NumKong and cuBLAS (backend/, fast/), CUDA kernels, which do the work of
-several primitives at once by the same rule, and the sums of a study. docs/precision.md lists who asks for a rounding
-and who carries it out. tests/guards/test_run_time.py runs every op, and fails where anything else changes precision.
+**Ops change precision only in the four functions below, and only `store` makes FP16 or BF16.** NumPy, NumKong and
+cuBLAS (backend/, fast/) do the rounding, CUDA kernels, which do the work of several primitives in one pass by the same
+rule, and studies. docs/precision.md lists the lines that ask for a rounding, and those that perform one.
+tests/guards/test_run_time.py runs every op and fails if anything else changes precision.
 
     widen(x)                 FP16 or BF16 -> FP32, exact
     store(x32, like)         FP32 -> the storage dtype, in the memory order of `like`: the one rounding
     gemm(a, b, bias)         matrix product of stored operands, FP32 accumulator, one rounding on store
     reduce(x, axis, how)     sums and means with an FP32 accumulator
 
-`add_to` and `scatter_add`, further down, are `reduce` for sums that an op builds up piece by piece. A conversion that
-the user asks for (`to_dtype`) shares the rounding of `store`, `_round`. A policy may hold a study (`tinymp.study`),
-which sums in the place of a primitive, or rounds what a product reads.
+`add_to` and `scatter_add`, further down, are versions of `reduce` for sums that an op makes term by term. A conversion
+that the user asks for (`to_dtype`) rounds as `store` does, in `_round`. A policy may contain a study (`tinymp.study`),
+which replaces the sums of a primitive, or rounds the operands of products.
 
-Storage follows the arrays. On float32 and float64 input (the FP32 baseline, gradient checks) the primitives let values
-through and compute in that dtype; the policy in use decides only where the stored operands are FP16 or BF16.
+The arrays determine the storage. With float32 and float64 input (the FP32 baseline, gradient checks) the primitives
+round nothing and compute in that dtype; the policy in use matters only for FP16 and BF16 operands.
 
 MPT is *Mixed Precision Training* (Micikevicius et al., 2018), NVG is NVIDIA's *Training with Mixed Precision*.
 """
@@ -53,10 +53,10 @@ def widen(x: Array) -> Array:
 def store(x32: Array, like: Array) -> Array:
     """Primitive 2: round x32 once to the dtype of `like`, the stored array whose place it takes.
 
-    To nearest, ties to even, or stochastically where the policy in use says so. Values beyond 65 520 become
-    infinite: that is how the loss scaler learns of an overflow (NVG section 2.3.2). On a CPU the result has the memory
-    order of `like`, where that has its shape: NumPy's own choice, and with it the order of later sums, depends on the
-    size, as it computes in temporaries of 256 KiB and more. Without `like`, None: nobody wants that gradient.
+    To nearest, ties to even, or stochastically if the policy in use says so. Values from 65,520 on become infinite,
+    which the loss scaler detects as an overflow (NVG section 2.3.2). On a CPU the result has the memory order of `like`
+    if the shapes agree. NumPy's own choice of order would depend on the size, because NumPy reuses temporaries from 256
+    KiB on, and would change the order of later sums. None if `like` is None: that gradient is not wanted.
     """
     if like is None:
         return None
@@ -69,10 +69,10 @@ def store(x32: Array, like: Array) -> Array:
 
 
 def _in_order(x: Array, like: Array) -> Array:
-    """x in the memory order of `like` if they have one shape and repeat no element; x itself if it has it already."""
+    """x in the memory order of `like` if the shapes agree and no element is repeated; x itself if it has that order."""
     if x.shape != like.shape or not backend.of(x).keeps_order:
         return x
-    # from the slowest axis to the fastest; those of length 1 have any strides, and come last
+    # axes from the slowest to the fastest; those of length 1, whose strides are arbitrary, come last
     shape, both = x.shape, (like.strides, x.strides)
     order, own = (sorted(range(x.ndim), key=lambda a: shape[a] != 1 and -abs(s[a])) for s in both)
     if order == own or any(n != 1 and not s * t for n, s, t in zip(shape, *both)):
@@ -83,7 +83,7 @@ def _in_order(x: Array, like: Array) -> Array:
 
 
 def _round(x: Array, dtype: np.dtype) -> Array:
-    """x in fewer bits: to nearest, ties to even, or stochastically where the policy says so (FP16 only)."""
+    """x rounded to fewer bits: to nearest, ties to even, or stochastically if the policy says so (FP16 only)."""
     device, nearest = backend.of(x), policy_in_use.get().rounding == "nearest" or dtype != float16
     y = device.cast(x, dtype) if nearest else device.cast_stochastic(x)  # rounds: `store`
     if here.inside:
@@ -94,12 +94,12 @@ def _round(x: Array, dtype: np.dtype) -> Array:
 def gemm(a: Array, b: Array, bias: Array | None = None, *, wide: bool = False) -> Array:
     """Primitive 3: the matrix product a @ b (+ bias) of stored operands, accumulated in FP32, rounded once.
 
-    a: (..., m, k), b: (..., k, n), bias: broadcasts to (..., m, n) and is added before the rounding. With `wide` the
-    FP32 accumulators come back unrounded, for an op that goes on summing them (col2im) and stores later.
+    a: (..., m, k), b: (..., k, n), bias: broadcasts to (..., m, n) and is added before the rounding. With `wide` it
+    returns the FP32 accumulators unrounded, for an op that sums them further (col2im) and stores later.
 
-    The library orders the sums, and may add all k products one after the other: |error| <= k 2^-24 sum |a b|, and no
-    less is promised. OpenBLAS was seen to be 8e-4 off on 250,000 equal products in a result of 2 x 2 (2e-5 on random
-    positive ones), and 6e-5 on two million in one of 64 x 32: weight gradients over as many rows.
+    The library chooses the order of the sums, and may add all k products in sequence: |error| <= k 2^-24 sum |a b| is
+    the only promise. The largest relative errors seen with OpenBLAS were 8e-4 for a 2 x 2 result of 250,000 equal
+    products (2e-5 for random positive ones), and 6e-5 for a 64 x 32 result of two million, as in weight gradients.
     """
     device, policy = backend.of(a), policy_in_use.get()
     studied, tf32 = policy.accumulator("accumulate", a), policy.tf32 and a.dtype == float32
@@ -117,14 +117,14 @@ def gemm(a: Array, b: Array, bias: Array | None = None, *, wide: bool = False) -
 def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None = None) -> Array:
     """Primitive 4: "sum", "mean", "max", "min" or "cumsum" of x over axis, with an FP32 accumulator; returned in FP32.
 
-    x: a stored array, or FP32 values computed from one, which is then given as `like`. Reduced axes stay with
-    length 1, so that the result broadcasts against x. A loss passes FP32 values and no `like`: a policy makes it
-    accumulate in FP16 only where `only` names it.
+    x: a stored array, or FP32 values computed from a stored array `like`. Reduced axes keep length 1: the result
+    broadcasts against x. A loss passes FP32 values without `like`: no policy of the core changes its accumulator; a
+    study may (`only`).
 
-    Sums are made in blocks, whose sums are then summed, in an order that depends on shape and layout alone. No number
-    passes through more than 512 additions: |error| <= 2^-15 sum |x| for up to 6e7 terms, in practice below 1e-6 of it.
-    Where nothing cancels, a sum stored in FP16 is within 1 ulp; where terms cancel, as those of a batch norm's dw do,
-    the error may be all of the result. (The FP16 accumulator of a study adds one by one.)
+    Terms are summed in blocks, and the sums of blocks in turn, in an order that depends on shape and layout alone. No
+    number passes through more than 512 additions: |error| <= 2^-15 sum |x| for up to 6e7 terms, in practice below 1e-6
+    of it. Without cancellation a sum stored in FP16 is within 1 ulp; with cancellation, as in a batch norm's dw, the
+    error may be as large as the result. (The FP16 accumulator of a study adds one by one.)
     """
     studied = None if how in ("max", "min") else policy_in_use.get().accumulator("reduce", x if like is None else like)
     if here.inside:
@@ -136,15 +136,15 @@ def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None =
 
 
 def _accumulator_of(x: Array) -> str:
-    """The dtype in which values like x are summed where no policy decides otherwise."""
+    """The default dtype of the accumulator for values like x."""
     return str(float32 if x.dtype in HALVES else x.dtype)
 
 
 def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce", times: Array | None = None) -> None:
-    """total += part (or part * times), in place: one more term of a sum that an op builds up piece by piece.
+    """total += part (or part * times), in place: one term of a sum that an op makes term by term.
 
-    They are widened; like is a stored operand. The accumulator is that of the policy's field `reduce`, or `accumulate`
-    where the terms are products of a dot product, or sums of them. One of FP16 rounds at every term.
+    The arrays are widened; like is a stored operand. The accumulator is that of the policy's field `reduce`, or
+    `accumulate` for products of a dot product and sums of them. An FP16 accumulator rounds at every term.
     """
     studied = policy_in_use.get().accumulator(accumulator, like)
     if here.inside:
@@ -159,7 +159,7 @@ def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce", ti
 def scatter_add(n_rows: int, index: Array, rows: Array, like: Any) -> Array:
     """Zeros (n_rows, ...) to which each of `rows` is added at its index, in order; returned in FP32.
 
-    The gradient of every lookup. The accumulator is that of `reduce`: FP32, or FP16 where the policy studies it.
+    This is the gradient of lookups. The accumulator is that of `reduce`: FP32, or a study's.
     """
     studied = policy_in_use.get().accumulator("reduce", like)
     if here.inside:
@@ -170,9 +170,9 @@ def scatter_add(n_rows: int, index: Array, rows: Array, like: Any) -> Array:
 
 
 def unrounded(dy: Array) -> Array:
-    """The gradient that the study of the policy in use rounded to dy (`Arithmetic.operand`), else dy.
+    """dy before the study of the policy in use rounded it (`Arithmetic.operand`); dy itself without such a study.
 
-    The gradient of a bias is a sum, no product, and so reads what was not rounded, as Transformer Engine does.
+    A bias gradient is a sum, not a product: it uses dy before this rounding, as in Transformer Engine.
     """
     study = policy_in_use.get().study
     return dy if study is None else study.unrounded(dy)
@@ -193,8 +193,8 @@ def to_dtype(x: Array, dtype: np.dtype) -> Array:
 
 
 def scalar(value: Any, dtype: np.dtype) -> Array:
-    """A constant in dtype, rounded to nearest under every policy and unobserved: policies and audits are about results.
-    Arrays stay arrays, converted as by `to_dtype`.
+    """A constant in dtype, rounded to nearest under every policy and unobserved: policies and audits concern results.
+    Arrays are converted by `to_dtype`.
     """
     if hasattr(value, "dtype") and not isinstance(value, np.generic):
         return to_dtype(value, dtype)
@@ -212,7 +212,7 @@ def fit(what: str, x: Array, dtype: np.dtype) -> Array:
 
 
 class Kind(NamedTuple):
-    """The effect of an op on precision. Every op declares one; `Op.apply` holds it to what it `writes`."""
+    """The effect of an op on precision. Every op declares one; `Op.apply` checks the dtype of its result."""
 
     name: str
     reads: str
@@ -245,20 +245,20 @@ _ALLOWED: dict[str, tuple] = {
 class Policy:
     """One precision decision per field. `cast` sets the storage of a model; `mp.use` sets the arithmetic.
 
-    name        what `str` and the reports call it
-    storage     dtype of weights, activations and gradients (MPT section 3). bfloat16 is FP32's first 16 bits: its
-                range, so that no loss needs a scale, and 8 significant bits instead of FP16's 11 (Kalamkar et al. 2019,
-                arXiv 1905.12322); on the CPU, pip install -e ".[bf16]"
+    name        its name in reports and in `str`
+    storage     dtype of weights, activations and gradients (MPT section 3). bfloat16 is FP32's first 16 bits. It has
+                FP32's range, and needs no loss scale, but 8 significant bits instead of FP16's 11 (Kalamkar et al.
+                2019, arXiv 1905.12322); on the CPU, pip install -e ".[bf16]"
     accumulate  dtype of the accumulator of a dot product, FP32 or FP64 (MPT section 3.3)
     reduce      dtype of the accumulator of a sum or mean, FP32 or FP64 (MPT section 3.3, NVG section 2.3.1)
     rounding    "nearest" (ties to even) or "stochastic", at every store (MPT v1, appendix A, which rounds only the
                 weights stochastically)
     master      keep an FP32 master copy of every weight (MPT section 3.1)
     norm        dtype of the parameters and running statistics of normalisation layers (NVG section 5.4.2)
-    state       dtype of the optimizer's state: FP32 (it follows from MPT section 3.1, which does not speak of it)
-    exchange    dtype in which FP16 gradients travel between processes, and are added up there (NVG section 3)
-    tf32        round the FP32 operands of products to TF32's 11 significant bits, as Tensor Cores of Ampere and later
-                can. Never unless a policy says so
+    state       dtype of the optimizer's state: FP32 (MPT section 3.1 implies it)
+    exchange    dtype in which processes send and add up FP16 gradients (NVG section 3)
+    tf32        round the FP32 operands of products to TF32's 11 significant bits, as Tensor Cores from Ampere on can;
+                off by default
     study       None, or a tinymp.study.Arithmetic: FP16 accumulators, split sums, FP8 operands and others
     """
 
@@ -273,7 +273,7 @@ class Policy:
     exchange: np.dtype = float32
     tf32: bool = False
     study: Any = None
-    # rule(op, args, options) gives an op's arguments as it takes them (PyTorch's autocast: torch/amp.py); buffers stay
+    # rule(op, args, options) converts an op's arguments (PyTorch's autocast: torch/amp.py); buffers keep their dtype
     arguments = None  # type: Any
 
     def __post_init__(self) -> None:
@@ -297,11 +297,11 @@ class Policy:
 
     @property
     def usual(self) -> bool:
-        """True if it sums in FP32, without a study, and rounds to nearest: what fast paths do. See `plain`."""
+        """True if it sums in FP32 without a study and rounds to nearest, as fast paths do. See `plain`."""
         return self.accumulate == self.reduce == float32 and self.rounding == "nearest" and self.study is None
 
     def accumulator(self, field: str, like: Array) -> Any:
-        """A study's accumulator for "accumulate" or "reduce", or that in FP64; None: the primitive's own."""
+        """The accumulator of a study for "accumulate" or "reduce", or one in FP64; None for the primitive's own."""
         if self.study is not None and (studied := self.study.accumulator(field, like)) is not None:
             return studied
         return held("precision.Fp64") if getattr(self, field) == float64 and like.dtype in HALVES else None
@@ -313,16 +313,15 @@ class Policy:
         one) and returned. A Tensor or array with floating values comes back rounded to the storage dtype; integers
         and booleans come back as they are; lists, tuples and dicts are cast item by item.
 
-        keep: modules in a Module, by their paths, that take another policy, with all that is in them, until it is cast
-        again: {"head": mp.FP32}. Such a module has the storage of its policy. When it is called, Tensors in the storage
-        of what is around it are converted to its own, its forward and their backward follow its policy, whatever
-        `mp.use` says outside, and what it returns is converted back, but for losses. These casts round as the policy
-        around it does, and so do the gradients that come back through them. A path within a kept module ("head.norm")
-        may name a third policy; "" is the whole. Sums of the gradients of a weight that is used several times follow
-        the policy in use around backward.
+        keep: {path: policy} for modules in a Module that take another policy, with all their parts, until the next
+        cast: {"head": mp.FP32}. Such a module has its policy's storage. Its call converts Tensors from the surrounding
+        storage to its own, and its results back, except losses; these casts and their gradients round as the
+        surrounding policy says. Its forward and backward follow its own policy, whatever `mp.use` says outside. A path
+        in a kept module ("head.norm") may name a third policy; "" is the whole. The gradients of a weight with several
+        uses are summed under the policy in use around backward.
 
-        TypeError for anything else; ValueError for a finite value that does not fit FP16 (scale such data first), for a
-        path that is not there, and for a weight or module that is shared by two policies.
+        TypeError for any other target; ValueError for a finite value that does not fit FP16 (scale such data first),
+        for an unknown path, and for a weight or module that two policies share.
         """
         if keep is not None and not hasattr(target, "named_modules"):
             raise TypeError(f"Policy.cast: expected a Module, parts of which to keep, got {type(target)}")
@@ -346,8 +345,8 @@ policy_in_use: ContextVar[Policy] = ContextVar("policy", default=MIXED)
 def use(policy: Policy) -> Setting:
     """Within the block, the primitives follow `policy`: put the whole training step inside.
 
-    The backward of an op follows the policy of its forward; the sums of a leaf's gradients that of `backward()`, and an
-    update that of its parameter. Only FP16 operands are concerned. TypeError for anything but a Policy.
+    An op's backward follows the policy of its forward, the sums of a leaf's gradients follow that of `backward()`, and
+    an update follows its parameter's. Only half-precision operands are affected. TypeError for anything but a Policy.
     """
     if not isinstance(policy, Policy):
         raise TypeError(f"use: expected a Policy, got {type(policy).__name__}; see tinymp.POLICIES")
@@ -360,8 +359,8 @@ def current_policy() -> Policy:
 
 
 def plain(dtype: np.dtype | None) -> bool:
-    """True if a fast path may stand in for a definition on storage of this dtype: it sums in FP32, in an order of its
-    own, and rounds to nearest. Where a policy asks for anything else, and in every study, definitions run.
+    """True if a fast path may replace a definition on storage of this dtype. Fast paths sum in FP32, in their own
+    order, and round to nearest; under any other policy, and in studies, definitions run.
     """
     policy = policy_in_use.get()
     return policy.usual or (policy.study is None and dtype not in HALVES)

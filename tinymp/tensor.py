@@ -1,4 +1,4 @@
-"""Tensor: the array that users hold, which can require a gradient. Recording and propagation are in autograd.py."""
+"""Tensor: the user's array, which can require a gradient. Recording and propagation are in autograd.py."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ FIRST_ORDER = "there are no second derivatives: what an op saved is freed as bac
 class Tensor(Variable):
     """An array that can require a gradient.
 
-    array          its values (NumPy or CuPy), of any shape; float16, float32, float64, integer or bool. Assigning to it
-                   is unchecked, as a check would cost every op a microsecond (a Parameter's is)
+    array          its values (NumPy or CuPy), of any shape; float16, float32, float64, integer or bool. Assignment is
+                   unchecked, because a check would cost every op a microsecond (a Parameter checks it)
     data           as in PyTorch, a Tensor outside the graph that shares its memory and its count of changes. A Tensor
                    or an array of any shape can be assigned: its memory becomes this tensor's
-    requires_grad  whether backward() should fill `grad`; only for floating dtypes
-    grad           after backward(), the gradient as an array of the same shape, or None; in the storage dtype after
-                   one backward call, FP32 once several calls accumulated or a scaler unscaled it. SparseRows where
-                   every use of the tensor gave a sparse gradient (`embedding(..., sparse=True)`)
+    requires_grad  True if backward() computes `grad`; only for floating dtypes
+    grad           the gradient after backward(), a Tensor of the same shape, or None. It has the storage dtype after
+                   one backward call, and is FP32 after several calls or when a scaler unscaled it. SparseRows if every
+                   use of the tensor gave a sparse gradient (`embedding(..., sparse=True)`)
     grad_scale     the loss scale that `grad` still carries (1.0: none)
 
-    Functions of `tinymp.ops` whose first argument is a tensor are methods too: `x.sum(0)` is `ops.sum(x, 0)`.
+    Functions of `tinymp.ops` whose first argument is a tensor are also methods: `x.sum(0)` is `ops.sum(x, 0)`.
     """
 
     __slots__ = ()
@@ -64,8 +64,8 @@ class Tensor(Variable):
     ndim = property(lambda self: self.array.ndim, doc="The number of its axes.")
     nbytes = property(lambda self: self.array.nbytes, doc="The size of its data in bytes.")
     device = property(lambda self: backend.of(self.array).name, doc='Where its data is: "cpu".')
-    is_leaf = property(lambda self: self.grad_fn is None, doc="Whether it was made by the user, not by an op.")
-    T = property(lambda self: _transposed(self), doc="The transposed matrix; a vector or a number is its own.")
+    is_leaf = property(lambda self: self.grad_fn is None, doc="True if the user made it, not an op.")
+    T = property(lambda self: _transposed(self), doc="The transposed matrix; a vector or a number stays as it is.")
 
     def numel(self) -> int:
         """The number of elements."""
@@ -88,9 +88,9 @@ class Tensor(Variable):
     numbers = property(lambda self: self.array, doc="The array that `numpy`, `item`, `tolist` and prints read.")
 
     def numpy(self) -> np.ndarray:
-        """Its data as a NumPy array outside the graph: shared with the tensor, or from a GPU a copy.
+        """Its data as a NumPy array outside the graph: in shared memory, or a copy from a GPU.
 
-        Of a weight with a master, the master, read-only: `p[...] = x` under `no_grad` reaches the copy as well.
+        For a weight with a master it is the master, read-only; `p[...] = x` under `no_grad` changes master and copy.
         """
         return backend.to_cpu(self.numbers)
 
@@ -128,7 +128,7 @@ class Tensor(Variable):
 
     @grad.setter
     def grad(self, value: Any) -> None:
-        """ValueError for another shape, TypeError for what holds no floating numbers; arrays come to its device."""
+        """Set the gradient, on its device. ValueError for another shape, TypeError for values that are not floating."""
         if value is not None and not hasattr(value, "rows"):
             value = backend.of(self.array).asarray(real_array("grad", value))
         if value is not None and (value.shape != self.shape or value.dtype not in FLOATING):
@@ -142,12 +142,12 @@ class Tensor(Variable):
         """Overwrite the data with `source` (rounded to this dtype). Only outside the graph.
 
         ValueError for another shape, and for a value that this dtype cannot hold; RuntimeError for a value that
-        requires a gradient, which would be lost (inside `no_grad` nothing is lost, and it is taken).
+        requires a gradient, which would be lost (not inside `no_grad`).
         """
         return self.overwrite("copy_", source)
 
     def overwrite(self, how: str, source: Any) -> Tensor:
-        """`copy_`, in the name of what the user called."""
+        """`copy_`, with errors in the name of the user's call, `how`."""
         self.require_outside_graph(how, source)
         value = value_for(how, source, self.array)
         if np.shape(value) != self.shape:
@@ -167,7 +167,7 @@ class Tensor(Variable):
         return self
 
     def require_outside_graph(self, how: str, *values: Any) -> None:
-        """RuntimeError if this tensor is part of a graph, or a value for it is. `how`: what changes it in place."""
+        """RuntimeError if this tensor, or a value for it, is part of a graph. `how` names the change in place."""
         own = self.grad_fn is not None or (self.requires_grad and is_grad_enabled())
         if own or (is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in values)):
             raise RuntimeError(
@@ -185,7 +185,7 @@ class Tensor(Variable):
         """Compute the gradient of this tensor with respect to every leaf that requires one, and add it to their `grad`.
 
         gradient: dL/d(this), of this shape and dtype; may be left out for a tensor of one element (1.0).
-        retain_graph: keep the arrays that the ops behind it saved, for another backward over them; else they are freed.
+        retain_graph: keep the arrays that its ops saved, for another backward; otherwise they are freed.
         RuntimeError without a graph, over an op whose arrays were freed, or without a gradient on a tensor of several
         elements; TypeError for create_graph, as there are no second derivatives.
         """
@@ -227,7 +227,7 @@ class Tensor(Variable):
 
 
 class Gradient(Tensor):
-    """The gradient of a leaf, as its `grad` gives it; the repr names the loss scale that it carries."""
+    """The gradient of a leaf, as `grad` returns it; its repr shows the loss scale that it carries."""
 
     __slots__ = ("leaf",)
 
@@ -237,7 +237,7 @@ class Gradient(Tensor):
 
     weight = property(lambda self: self if self.dtype in HALVES else None, doc="Itself in FP16; see `autograd.taken`.")
     data = property(
-        lambda self: self, lambda self, value: self._assign(value), doc="The same; what is assigned is the leaf's."
+        lambda self: self, lambda self, value: self._assign(value), doc="Itself; assignment sets the leaf's gradient."
     )
     _assign, wide = Held("ops.more.gradient.assign"), Held("ops.more.gradient.wide")
     selected, overwrite = Held("ops.more.gradient.selected"), Held("ops.more.gradient.overwrite")
@@ -255,13 +255,13 @@ for _name in ("dim", "size", "zero_"):
     setattr(Tensor, _name, Held(f"ops.more.protocols.{_name}"))
 
 
-# The Gradients in use, by id(leaf): `p.grad is p.grad`, as in PyTorch.
+# Live Gradient objects by id(leaf): `p.grad is p.grad`, as in PyTorch.
 _gradients: WeakValueDictionary[int, Gradient] = WeakValueDictionary()
 
 
 def array_of(how: str, x: Any) -> Array:
-    """x (a number, nested lists, an array) as an array where it lies. ValueError, in the name of `how`, for rows of
-    different lengths.
+    """x (a number, nested lists, an array) as an array, on its own device. ValueError, in the name of `how`, for rows
+    of different lengths.
     """
     try:
         return backend.of(x).xp.asarray(_numbers(x))
@@ -270,8 +270,8 @@ def array_of(how: str, x: Any) -> Array:
 
 
 def real_array(how: str, x: Any) -> Array:
-    """The array of a Tensor, of a weight its master; of anything else, `array_of` it. TypeError for anything but real
-    numbers (`real`).
+    """x as an array: for a weight its master, for any other Tensor its array, for anything else `array_of`. TypeError
+    unless it holds real numbers (`real`).
     """
     if not isinstance(x, Tensor):
         return real(how, array_of(how, x), x)
@@ -279,7 +279,7 @@ def real_array(how: str, x: Any) -> Array:
 
 
 def _numbers(x: Any) -> Any:
-    """x, where a Tensor of one element in rows stands for a number: it adds no axes, as in PyTorch."""
+    """x with numbers in place of Tensors of one element in its rows: they add no axes, as in PyTorch."""
     if not isinstance(x, (list, tuple)) or not x or not isinstance(x[0], (list, tuple, Tensor)):
         return x
     return [y.numpy().reshape(()) if isinstance(y, Tensor) and y.array.size == 1 else _numbers(y) for y in x]
@@ -292,7 +292,7 @@ def _transposed(x: Tensor) -> Tensor:
 
 
 def value_for(how: str, value: Any, into: Array) -> Any:
-    """value as it is to be written into the array `into`: in its dtype, on its device.
+    """value converted to the dtype and device of the array `into`.
 
     A number is a constant, rounded to nearest; for arrays, see `fit`. TypeError for anything but real numbers,
     ValueError for a value that the dtype cannot hold and for memory that is read-only.
@@ -309,22 +309,22 @@ def value_for(how: str, value: Any, into: Array) -> Any:
 def tensor(data: Any, dtype: Any = None, requires_grad: bool = False, device: str | None = None) -> Tensor:
     """A Tensor with a copy of `data` (number, nested lists, array). Python floats become float32.
 
-    device: where it lies; by default that of `data` if it is a Tensor or device array, else that of `mp.device`.
+    device: by default that of `data` if it is a Tensor or an array on a GPU, else that of `mp.device`.
     """
     made = Tensor(data.wide() if isinstance(data, Tensor) and data.weight is not None else data, dtype)
     here = backend.of(made.array)
     stays = here is not backend.cpu or isinstance(data, Tensor)
     there = backend.get(device) if device is not None else here if stays else backend.default()
     made.array = there.asarray(made.array)
-    if there is here and not isinstance(data, (int, float, list, tuple)):  # whatever else may share its memory
+    if there is here and not isinstance(data, (int, float, list, tuple)):  # its memory may belong to another object
         made.array = made.array.copy()
     return made.requires_grad_(requires_grad)
 
 
 def from_numpy(array: np.ndarray) -> Tensor:
-    """A Tensor that shares memory with `array`, whoever owns it (a mapped file; PyTorch, of `t.numpy()`).
+    """A Tensor that shares memory with `array`, also if another object owns it (a mapped file, a PyTorch tensor).
 
-    TypeError for what is no array of real numbers, and for another byte order than this machine's: `tensor` copies it.
+    TypeError unless it is a NumPy array of real numbers in this machine's byte order; `tensor` copies other orders.
     """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"from_numpy: expected a NumPy array, got {type_name(array)}")
