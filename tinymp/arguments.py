@@ -31,25 +31,25 @@ K = TypeVar("K")
 
 
 def no_attribute(message: str) -> Exception:
-    """An AttributeError; an ImportError in `from module import name`, which drops the text of an AttributeError."""
+    """An AttributeError; in `from module import name`, which drops the text of an AttributeError, an ImportError."""
     asks = sys._getframe(2)
     return (ImportError if asks.f_code.co_code[asks.f_lasti] == opmap["IMPORT_FROM"] else AttributeError)(message)
 
 
 def named(function: F) -> F:
-    """Wrap `function` so that all its errors begin with its name: also those that arise deeper, in an op that it is
-    made of, in the conversion of an argument, in NumPy (ops/more/errors.py).
+    """Wrap `function` so that all its errors begin with its name, including those of inner ops, of conversions and of
+    NumPy (ops/more/errors.py).
     """
     return _named(function, lambda args: function.__name__)
 
 
 def named_by_class(method: F) -> F:
-    """`named`, for a constructor, or the forward of a layer that is made of others: its errors begin with the class."""
+    """`named` for a constructor, or the forward of a layer made of others: errors begin with the class's name."""
     return _named(method, lambda args: type(args[0]).__name__)
 
 
 def name_all(package: dict[str, Any], *but: Any) -> None:
-    """Have the errors of all public functions and classes of a package (its globals) begin with their names."""
+    """Wrap all public functions and classes of a package, given by its globals: their errors begin with their names."""
     for name, x in list(package.items()):
         own = str(getattr(x, "__module__", "")).startswith(package["__name__"])
         if name.startswith("_") or not own:
@@ -87,7 +87,7 @@ def _raised(error: Exception, *call: Any) -> Any:
 
 
 def called(function: F, name: str, says: str, module: str) -> F:
-    """A function that was made for the row of a table, under the name of the row, which its module holds it by."""
+    """A function that was made for a row of a table, with the name, docstring and module of that row."""
     function.__name__ = function.__qualname__ = name
     function.__doc__, function.__module__ = says, module
     return function
@@ -109,7 +109,7 @@ def floating(op: str, name: str, x: Any) -> Tensor:
 
 
 def with_axes(op: str, name: str, x: Any, ndim: int, unbatched: int | None = None) -> Tensor:
-    """x, if it is a floating Tensor with so many axes (or those of `unbatched`, if it may lack a batch)."""
+    """x, if it is a floating Tensor with `ndim` axes, or with `unbatched` axes, without a batch; else an error."""
     if floating(op, name, x).ndim not in (ndim, unbatched):
         several = "" if unbatched is None else f" (or {unbatched} without batch)"
         raise ValueError(f"{op}: expected `{name}` to have {ndim} axes{several}, got shape {x.shape}")
@@ -117,13 +117,13 @@ def with_axes(op: str, name: str, x: Any, ndim: int, unbatched: int | None = Non
 
 
 def shaped(op: str, name: str, x: Any, shape: tuple, like: str = "") -> None:
-    """ValueError unless x is None or a floating Tensor of this shape; `like` says where the shape is from."""
+    """ValueError unless x is None or a floating Tensor of this shape; `like` names the origin of the shape."""
     if x is not None and floating(op, name, x).shape != shape:
         raise ValueError(f"{op}: expected {name}.shape == {shape}{like and f' like {like}'}, got {x.shape}")
 
 
 def integer(value: Any) -> int | None:
-    """value as an int, if it is an integer; also a Tensor or array that is one. Else None."""
+    """value as an int, if it is an integer, or a Tensor or array of one; else None."""
     try:
         return None if isinstance(value, (bool, np.bool_)) else value.__index__()
     except (AttributeError, TypeError, ValueError):
@@ -212,7 +212,7 @@ def loss_scale(op: str, name: str, value: Any, least: float = 0.0, most: float =
 
 
 def whole(op: str, name: str, value: Any) -> int:
-    """value as a Python int, if it is a whole number from 0 to 2^31 - 2: what can be counted on a GPU."""
+    """value as a Python int, if it is a whole number from 0 to 2^31 - 2, the range of a counter on a GPU."""
     return integers(op, name, value, 1, 0, 2**31 - 2)[0]
 
 
@@ -229,7 +229,7 @@ def choice(op: str, name: str, value: Any, allowed: tuple) -> Any:
 
 
 def file(op: str, name: str, value: Any) -> Path:
-    """value as a path; TypeError for what names no file."""
+    """value as a path; TypeError if it is none."""
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"{op}: expected `{name}` to be a path, got {type_name(value)}")
     return Path(value)
@@ -243,7 +243,7 @@ def function(op: str, name: str, value: Any) -> Any:
 
 
 def listed(op: str, name: str, value: Any) -> list:
-    """The items of value as a list; TypeError for what has none."""
+    """The items of value as a list; TypeError if it cannot be iterated."""
     try:
         return list(value)
     except TypeError:
@@ -272,7 +272,7 @@ def constant(op: str, name: str, value: Any, dtype: Any) -> Any:
 
 
 def same_keys(where: str, what: str, got: Any, expected: Iterable, optional: Iterable = ()) -> None:
-    """ValueError that names the keys that are missing from `got` or too many in it."""
+    """ValueError that names the missing and the unknown keys of `got`; TypeError if it is not a mapping."""
     if not isinstance(got, Mapping):
         raise TypeError(f"{where}: expected {what} to be a dict, got {type(got).__name__}")
     missing, extra = set(expected) - set(got) - set(optional), set(got) - set(expected) - set(optional)
@@ -283,6 +283,6 @@ def same_keys(where: str, what: str, got: Any, expected: Iterable, optional: Ite
 
 
 def require_unscaled(op: str, p: Tensor, remedy: str) -> None:
-    """RuntimeError if p's gradient still carries a loss scale: it must not reach clipping, weight decay or updates."""
+    """RuntimeError if p's gradient still carries a loss scale: clipping, weight decay and updates must not see it."""
     if p.grad_array is not None and p.grad_scale != 1:
         raise RuntimeError(f"{op}: gradients still carry the loss scale {float(p.grad_scale):g}: call {remedy}")

@@ -126,12 +126,12 @@ class Op:
     kind: ClassVar[Kind]
     name: str  # PyTorch's name, for messages and reports
     arguments: ClassVar[tuple[str, ...]]  # the public names of forward's positional arguments; see _PUBLIC
-    fp32: ClassVar[tuple[str, ...]] = ()  # arguments that may stay FP32 beside FP16 ones (batch norm's weight, ...)
-    _fp32: ClassVar[tuple[int, ...]] = ()  # their places
+    fp32: ClassVar[tuple[str, ...]] = ()  # arguments that may be FP32 when others are FP16 (batch norm's weight, ...)
+    _fp32: ClassVar[tuple[int, ...]] = ()  # their positions
 
-    gradient: ClassVar[Kind | None] = None  # the kind of backward, where it differs: lookups, whose gradients add up
-    casts: ClassVar[bool] = False  # whether its result has another dtype, because the user asks for it
-    selects: ClassVar[bool] = False  # whether it is a view of its first argument, or looks numbers up in it
+    gradient: ClassVar[Kind | None] = None  # the kind of backward, if it differs: the gradients of lookups are sums
+    casts: ClassVar[bool] = False  # True if the user asks for a result of another dtype
+    selects: ClassVar[bool] = False  # True if it returns a view of its first argument, or looks numbers up in it
 
     saved: Any = ()  # what `save` kept; None once backward has freed it
     statistics: tuple = ()

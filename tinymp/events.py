@@ -232,8 +232,9 @@ def under(variable: ContextVar, value: Any, work: Callable[..., Result], *args: 
 
 
 def quietly(work: Callable[..., Result], *args: Any, **options: Any) -> Result:
-    """work(*args, **options) without NumPy's warnings of infinities and NaNs, for which scalers and checks look. Runs in
-    a copy of the context.
+    """work(*args, **options) without NumPy's warnings of infinities and NaNs, for which scalers and checks look.
+
+    It runs in a copy of the context.
     """
     context = copy_context()
     context.run(np.seterr, all="ignore")

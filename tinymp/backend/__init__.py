@@ -1,4 +1,4 @@
-"""Devices carry out what the precision primitives decide; an array's type tells its device."""
+"""Devices compute what the precision primitives decide; the type of an array determines its device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _added: dict[str, Callable[[], Device]] = {}  # further devices by name
 
 
 def add(name: str, load: Callable[[], Device]) -> None:
-    """Make a further device known, which `load` returns. The class of its arrays has it as `tinymp_backend`."""
+    """Register a further device, which `load` returns. The class of its arrays has it as `tinymp_backend`."""
     _added[name] = load
 
 
@@ -65,8 +65,8 @@ def writeable(x: Any) -> bool:
 
 
 def owner_of(x: Any) -> Any:
-    """The array that owns the memory of x; where none does (a mapped file, another library's array, which may have a
-    dtype as well), the one closest to it.
+    """The array that owns the memory of x; if no array does (a mapped file, another library's array, which may have a
+    dtype as well), the last base that is one.
     """
     while (base := x.base) is not None and (isinstance(base, _ndarray) or of(base) is not cpu):
         x = base
@@ -80,8 +80,8 @@ def device(name: str) -> Setting:
     """Within the block, new tensors (`mp.tensor`, `ops.zeros`, ...) and new layers lie on this device: "cpu" or "gpu",
     or "meta", where they have shapes and no memory (audit/meta.py).
 
-    Tensors that exist stay where they are. ValueError for a device that does not exist; RuntimeError for a GPU that
-    does not work, which says why and what to do.
+    Existing tensors stay where they are. ValueError for an unknown device; RuntimeError, with the reason and a remedy,
+    for a GPU that does not work.
     """
     return Setting(_default, get(name), name)
 
@@ -92,12 +92,12 @@ def default() -> Device:
 
 
 def default_device() -> str:
-    """ "gpu" if there is one that works, else "cpu": where the examples run unless told otherwise."""
+    """ "gpu" if there is one that works, else "cpu": the default device of the examples."""
     return "cpu" if gpu.problem() else "gpu"
 
 
 def synchronize() -> None:
-    """Wait until the GPU has done all its work, and raise what went wrong there. Without a GPU, do nothing."""
+    """Wait until the GPU has done all its work, and raise errors that it recorded. Without a GPU, do nothing."""
     if gpu.array_type is not None:
         gpu.synchronize()
 
@@ -109,7 +109,7 @@ def _active() -> dict[str, Device]:
     return {"cpu": cpu} if gpu.array_type is None else {"cpu": cpu, "gpu": gpu}
 
 
-last_seed: int | None = None  # what `manual_seed` was last given
+last_seed: int | None = None  # of the last `manual_seed`
 
 
 def manual_seed(seed: int) -> None:
@@ -123,12 +123,12 @@ def manual_seed(seed: int) -> None:
 
 
 def get_rng_state() -> dict[str, dict]:
-    """The state of every generator in use: what a run needs, with the state_dicts, to resume as if never stopped."""
+    """The state of every generator in use. With it and the state_dicts a run resumes as if never stopped."""
     return {name: backend.get_rng_state() for name, backend in _active().items()}
 
 
 def set_rng_state(state: dict[str, dict]) -> None:
-    """Go back to what `get_rng_state` returned. ValueError if it names other backends."""
+    """Restore a result of `get_rng_state`. ValueError if it names other backends."""
     active = _active()
     if not isinstance(state, dict) or "cpu" not in state or not state.keys() <= active.keys():
         raise ValueError(f"set_rng_state: expected the states of {sorted(active)}, got {state!r}")

@@ -1,4 +1,4 @@
-"""Carries out what the precision primitives decide, on the arrays of NumPy and of CuPy alike. Nothing here decides.
+"""Computes what the precision primitives decide, on the arrays of NumPy and of CuPy. Nothing here decides.
 
 A product of two FP16 numbers has at most 22 significant bits and is exact in FP32, so "widen, multiply matrices in
 FP32, round once" is the arithmetic of a Tensor Core up to the order of the summation (MPT section 3.3).
@@ -21,7 +21,7 @@ Array = Any
 
 _F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 SIGNED = {"u": np.int64}  # sums of uint8, as in PyTorch: NumPy makes float64 of uint64 and int64
-CHAIN = 64  # long sums: how many terms, or sums of terms, are added one after the other
+CHAIN = 64  # long sums add so many terms, or sums of terms, in sequence
 SHORT = 4 * CHAIN  # sums of at most so many terms are not cut into chains
 
 
@@ -71,8 +71,8 @@ class Device:
     def gemm(self, a: Array, b: Array, bias: Any = None, tf32: bool = False, rounded: bool = False) -> Array:
         """a @ b (+ bias) in FP32 (FP64 for FP64).
 
-        tf32: round FP32 operands to TF32 first. rounded: whether a library that rounds its accumulators by itself,
-        once and to nearest, may return them so; the definition leaves that to `store`.
+        tf32: round FP32 operands to TF32 first. rounded: a library that can round its accumulators by itself, once and
+        to nearest, may return them rounded; the definition leaves that to `store`.
         """
         a, b = self._widened(a), self._widened(b)
         c = self.xp.matmul(*((self.tf32(a), self.tf32(b)) if tf32 else (a, b)))  # rounds: `gemm` by BLAS: FP32 sums
@@ -95,9 +95,9 @@ class Device:
     def reduce(self, x: Array, axis: Any, how: str) -> Array:
         """sum, mean, max, min or cumsum in x's own dtype, FP32 for FP16; reduced axes stay with length 1.
 
-        Sums: no more than SHORT floating numbers are added one after the other. NumPy sums pairwise, which is better
-        still, along the axes that are fastest in memory and have no gaps there. Along all others it adds one by one:
-        four million times 0.1 over a leading axis would be 3.9 % off.
+        Sums: no more than SHORT floating numbers are added in sequence. Along the axes that are fastest in memory, and
+        without gaps, NumPy sums pairwise, which is more accurate still. Along all others it adds one by one: the sum of
+        four million times 0.1 over a leading axis would be wrong by 3.9 %.
         """
         x, axes = self._widened(x), (axis,) if isinstance(axis, int) else axis
         if how in ("max", "min"):
@@ -113,7 +113,7 @@ class Device:
         return total if how == "sum" else total / self.count(x, axes)
 
     def _sum_in_blocks(self, x: Array, axes: tuple[int, ...]) -> Array:
-        """The sum over axes: CHAIN terms at most are added one after the other, then CHAIN of their sums, and so on.
+        """The sum over axes: at most CHAIN terms are added in sequence, then CHAIN of their sums, and so on.
 
         NumPy walks an array from its slowest to its fastest axis in memory, and so do the blocks; repeated (stride 0)
         axes stay in their order.
@@ -175,9 +175,9 @@ class Device:
     def map(self, f: Callable, *operands: Any, **options: Any) -> Any:
         """f(*operands, **options), for an f that makes each element of its results from one of each array alone.
 
-        A device may run f block by block, or call it once with symbols and compile what it writes down. So f takes all
-        arrays and numbers as arguments, branches on none of them, and asks for nothing but arithmetic, choices, casts
-        and `store`. It returns an array, or a tuple of arrays and None.
+        A device may run f block by block, or call it once with symbols and compile the resulting expression. Therefore
+        f takes all arrays and numbers as arguments, branches on none of them, and uses only arithmetic, selections,
+        casts and `store`. It returns an array, or a tuple of arrays and None.
         """
         return f(*operands, **options)
 
@@ -197,7 +197,7 @@ class Device:
 
     @replaceable
     def require(self, good: Array, error: type[Exception], message: str, values: Array | None = None) -> None:
-        """Raise error(message) unless all of `good` holds, with the first of `values` for which it does not.
+        """Raise error(message) unless all of `good` is True; the message names the first of `values` that is not good.
 
         An asynchronous device records the failure and raises later, without the value.
         """
@@ -209,12 +209,12 @@ class Device:
             raise error(message if values is None else f"{message}, got {got}{at}")
 
     def every(self, mask: Array) -> bool:
-        """True if all of a boolean array holds."""
+        """True if all elements of a boolean array are True."""
         return not mask.size or bool(mask.view(np.uint8).min())  # CuPy has this minimum compiled, and no all()
 
     @replaceable
     def isfinite(self, x: Array) -> bool:
-        """True if x holds neither an infinity nor a NaN."""
+        """True if x has neither an infinity nor a NaN."""
         return bool(self.xp.isfinite(x).all())
 
     def first_bad(self, arrays: Iterable[Array]) -> int | None:
@@ -222,7 +222,7 @@ class Device:
         return next((i for i, x in enumerate(arrays) if not self.isfinite(self.asarray(x))), None)
 
     def select(self, mask: Array, x: Array) -> Array:
-        """x where mask holds, else +0, exactly: an inf or NaN that is not selected does not leak (unlike x * mask).
+        """x where mask is True, else +0, exactly: an inf or NaN that is not selected has no effect (unlike x * mask).
 
         The bits times 0 or 1: no branch. `numpy.where` on an unpredictable mask is 20 times slower.
         """
@@ -230,7 +230,7 @@ class Device:
 
     @replaceable
     def where(self, mask: Array, x: Array, y: Array) -> Array:
-        """x where mask holds, else y, broadcast, exactly; arrays or scalars of one dtype."""
+        """x where mask is True, else y, broadcast, exactly; arrays or scalars of one dtype."""
         return self.xp.where(mask, x, y)
 
     @replaceable

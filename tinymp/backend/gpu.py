@@ -55,13 +55,13 @@ class Gpu(Device):
         self._problem: tuple[str | None] | None = None  # what `problem` found
 
     def problem(self) -> str | None:
-        """Why no GPU can be used here, and what to do about it; None where one works. Looked up once."""
+        """The reason why no GPU can be used here, with a remedy; None if one works. Looked up once."""
         if self._problem is None:
             self._problem = (held("backend.gpu.look", _look)(),)
         return self._problem[0]
 
     def first_use(self) -> None:
-        """Take the GPU into use. RuntimeError that says why there is none, and what to do."""
+        """Begin to use the GPU. RuntimeError, with the reason and a remedy, if none works."""
         if self.array_type is None:
             if (why := self.problem()) is not None:
                 raise RuntimeError(f"device 'gpu' does not work here: {why}")
@@ -145,7 +145,7 @@ class Gpu(Device):
 
 
 def arranged(x: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """x with the axes from the slowest to the fastest in its memory, and a function that puts those of a result back.
+    """x with its axes from the slowest to the fastest in memory, and a function that restores their order in a result.
 
     CuPy's elementwise kernels walk along axes in their order, whatever the memory's: on the C, H, W, N of a convolution
     neighbouring threads would read far apart, which took an H200 ten times as long, and write N, C, H, W.
@@ -215,7 +215,7 @@ def lying(x: Array) -> tuple[Array, int, int, int]:
 
 
 def batched(xp: Any, x: Array, lead: tuple[int, ...], batch: int, rows: int, columns: int) -> Array:
-    """x with at most one leading axis. It is copied where several do not lie at one distance from each other."""
+    """x with at most one leading axis. It is copied if its leading axes do not have one common stride."""
     if x.ndim == 2 and batch == 1:
         return x
     if x.size == batch * rows * columns or batch == 1:
@@ -231,7 +231,7 @@ _gpu: int | None = None  # the number of the first GPU that was worked on
 
 
 def require_one_gpu(cupy: Any) -> int:
-    """The number of the current GPU. RuntimeError where it is another than before.
+    """The number of the current GPU. RuntimeError if it has changed.
 
     CUDA has a current device per thread, and a new thread begins with device 0. Compiled kernels, the generator of
     random numbers, flags and tables lie on one device.

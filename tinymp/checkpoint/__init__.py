@@ -1,4 +1,4 @@
-"""Checkpoints: what a run needs to go on as if it had never stopped, in one safetensors file. No pickle anywhere."""
+"""Checkpoints: all that a run needs to resume as if never stopped, in one safetensors file. No pickle anywhere."""
 
 from .checkpointer import Checkpointer
 from .saving import load, load_weights, peek, save, save_weights

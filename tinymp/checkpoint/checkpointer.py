@@ -19,7 +19,7 @@ class Checkpointer:
     """The checkpoints of a loop, in a folder: the newest few.
 
         kept = mp.Checkpointer("runs/1", every=100, model=model, optimizer=optimizer, scaler=scaler, loader=loader)
-        step = kept.load().get("step", 0)  # where it was stopped, or the beginning
+        step = kept.load().get("step", 0)  # 0 if there is no checkpoint
         while step < steps:
             for x, y in loader:
                 ...
@@ -29,9 +29,9 @@ class Checkpointer:
     directory  made where it is missing. A file there is named after its step: step-00000100.safetensors
     keep       how many of the newest stay, at least 1
     every      `save` writes where the step is a multiple of it
-    objects    what `mp.save` and `mp.load` take by name; they have a state
+    objects    objects with a state, by name, as for `mp.save` and `mp.load`
 
-    It removes what it has written, and what was there when it loaded one; what another one writes there stays.
+    It removes files that it wrote, and those that were there when it loaded one; files of another Checkpointer stay.
     """
 
     def __init__(self, directory: str | os.PathLike, *, keep: int = 3, every: int = 1, **objects: Any) -> None:
@@ -53,9 +53,9 @@ class Checkpointer:
         return self.directory / f"step-{whole('Checkpointer.path', 'step', step):08}.safetensors"
 
     def save(self, step: int, *, now: bool = False, **parts: Any) -> bool:
-        """Write the checkpoint of a step, if it is a multiple of `every` or with `now`, and remove what is not kept.
+        """Write the checkpoint of a step, if it is a multiple of `every` or with `now`, and remove the oldest ones.
 
-        parts: further values for the file, such as a loss. Returns whether it was written. Errors: see `mp.save`.
+        parts: further values for the file, such as a loss. Returns True if it was written. Errors: see `mp.save`.
         """
         if not flag("Checkpointer.save", "now", now) and whole("Checkpointer.save", "step", step) % self.every:
             return False
@@ -69,9 +69,9 @@ class Checkpointer:
         return True
 
     def load(self, step: int | None = None) -> dict[str, Any]:
-        """Put the objects where they were at a step, by default the newest. Returns the other parts, with "step"; an
-        empty dict where there is no checkpoint yet. What a killed process left half-written is removed. Errors: see
-        `mp.load`; FileNotFoundError for an unknown step.
+        """Restore the objects' state at a step, by default the newest. Returns the other parts and "step", or an empty
+        dict if there is no checkpoint. Removes half-written files of killed processes. Errors: see `mp.load`;
+        FileNotFoundError for an unknown step.
         """
         for left in [] if here.rank else self.directory.glob(".step-*.part"):
             shutil.rmtree(left, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Checkpoints: what a run needs to go on as if it had never stopped, in one safetensors file. No pickle anywhere."""
+"""Checkpoints: all that a run needs to resume as if never stopped, in one safetensors file. No pickle anywhere."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _DTYPES = dict(pair.split(":") for pair in _NAMES.split())
 
 
 def bytes_of(x: Any) -> memoryview:
-    """The bytes of x in the order of its elements; of a contiguous array on the CPU its memory. No buffer can hold
-    BF16.
+    """The bytes of x in the order of its elements; for a contiguous array on the CPU without a copy. Python's buffers
+    do not know BF16.
     """
     return np.ascontiguousarray(backend.to_cpu(x)).reshape(-1).view(np.uint8).data
 
@@ -43,11 +43,11 @@ def save(path: str | os.PathLike, **parts: Any) -> None:
     generators, or plain values: dicts, lists and tuples of NumPy arrays, numbers, strings, booleans and None. Arrays
     keep dtype and shape, and are exact.
 
-    What was there before stays whole until the new file is. It stays, too, where the state of an object has a NaN, or
-    an infinity that is no buffer's, or weights that FP16 cannot hold: FloatingPointError. Of several processes all call
-    this, and rank 0 writes, with the generators of all. TypeError for what is neither, and for arrays of other things
-    than numbers; ValueError for two arrays under one name; ImportError without safetensors; OSError where nothing can
-    be written.
+    An existing file stays until the new one is complete. FloatingPointError, without a new file, if the state of an
+    object has a NaN, an infinity that is not in a buffer, or weights that FP16 cannot hold. All of several processes
+    call this; rank 0 writes, with the generators of all. TypeError for any other part, and for arrays that do not hold
+    numbers; ValueError for two arrays under one name; ImportError without safetensors; OSError if nothing can be
+    written.
     """
     path = file("save", "path", path)
     arrays: dict[str, np.ndarray] = {}
@@ -66,10 +66,10 @@ def save(path: str | os.PathLike, **parts: Any) -> None:
 def load(path: str | os.PathLike, **objects: Any) -> dict[str, Any]:
     """Read what `save` wrote: the state of each of `objects` by its `load_state_dict`, and of tinymp's own generators.
 
-    Returns the other parts, by name, as they were. ValueError for a file that is not such a checkpoint, as it was
-    written, where the names of `objects` are not in it, and for an infinity or NaN in what they would take over; an
-    object's own error where its state does not fit; TypeError for objects without state; OSError for an unreadable
-    file. After an error or interrupt nothing has changed, but for weights that were infinite or NaN before.
+    Returns the other parts by name. ValueError for a file that is not an unchanged checkpoint, that lacks the name of
+    one of `objects`, or whose state for them has an infinity or NaN; an object's own error if its state does not fit;
+    TypeError for objects without state; OSError for an unreadable file. After an error or interrupt nothing has
+    changed, except weights that were infinite or NaN before.
     """
     metadata, arrays = _opened(path := file("load", "path", path))
     if metadata["sha256"] != _checksum(metadata[KEY], arrays):
@@ -105,8 +105,8 @@ def load(path: str | os.PathLike, **objects: Any) -> dict[str, Any]:
 
 
 def peek(path: str | os.PathLike) -> dict[str, Any]:
-    """The parts of a checkpoint that hold no arrays, by name, from the header alone: whether the file is as it was
-    written is not looked at. ValueError and OSError as of `load`.
+    """The parts of a checkpoint without arrays, by name, from the header alone: the rest of the file is not checked.
+    ValueError and OSError as for `load`.
     """
     found = {}
     for name, packed in json.loads(_opened(path, arrays=False)[0][KEY])["parts"]["dict"]:
@@ -180,8 +180,8 @@ def _place(states: list[Any]) -> int:
 
 
 def _nonfinite(where: str, value: Any, masks: Collection[str] = ()) -> Iterator[str]:
-    """A complaint about floating arrays that are not finite, from which no run can go on; empty if all are.
-    masks: those that may be infinite.
+    """Complaints about floating arrays that are not finite, with which no run can go on. masks: the names of arrays
+    that may be infinite.
     """
     floating = isinstance(value, np.ndarray) and (value.dtype.kind in "fc" or value.dtype in HALVES)
     if floating and (bad := np.count_nonzero(np.isnan(value) if where in masks else ~np.isfinite(value))):
@@ -207,7 +207,7 @@ def _masks(where: str, part: Any) -> set[str]:
 def packed(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
     """`value` for JSON, its arrays moved to `arrays` under names that say where they were.
 
-    What JSON has no form for becomes {kind: content}: arrays, tuples, and all dicts, whose keys may be numbers.
+    Values without a form in JSON become {kind: content}: arrays, tuples, and all dicts, whose keys may be numbers.
     """
     if isinstance(value, np.ndarray):
         if where in arrays:
@@ -275,8 +275,8 @@ def load_weights(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
 
 def save_weights(path: str | os.PathLike, model: Any) -> None:
-    """Write a model's parameters (their FP32 masters) and buffers, by PyTorch's names: `safetensors.torch.load_file`
-    reads them there. What else it takes to go on training is in `save`.
+    """Write a model's parameters (their FP32 masters) and buffers under PyTorch's names, for
+    `safetensors.torch.load_file`. To resume training use `save`.
     """
     if not hasattr(model, "state_dict"):
         raise TypeError(f"save_weights: expected `model` to be a Module, got {type_name(model)}")

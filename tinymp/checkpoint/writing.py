@@ -1,4 +1,4 @@
-"""Files that are whole. Every file that tinymp writes is written beside its place, synced, and then takes its name."""
+"""Complete files. tinymp writes each file next to its destination, syncs it, and then gives it its name."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room on the disk, in a qu
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
     """A path, with the same name, for a file that becomes `path` when the block ends without an error.
 
-    Until then, and if the disk is full, the block raises or the process dies, what was there before stays whole. A new
-    file has the usual permissions, or those of the file that it replaces; a link goes on to point where it did. OSError
-    where nothing can be written.
+    Until then, and if the disk is full, the block raises or the process dies, an existing file stays as it is. A new
+    file has the usual permissions, or those of the file that it replaces; a link keeps its target. OSError if nothing
+    can be written.
 
-    It lies in a hidden folder next to `path`, with what those leave there who make the file. Where a process is killed,
-    that folder (.NAME.*.part) stays.
+    The temporary file lives in a hidden folder next to `path`, with any temporaries that its writer creates. If the
+    process is killed, that folder (.NAME.*.part) stays.
     """
     asked = Path(path)
     path = asked.resolve()
@@ -57,7 +57,7 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 
 @contextmanager
 def room_for(path: Path) -> Iterator[None]:
-    """Within the block an OSError for want of room names the file, and says what to do."""
+    """Within the block an OSError for lack of space names the file and a remedy."""
     try:
         yield
     except OSError as error:
@@ -67,7 +67,7 @@ def room_for(path: Path) -> Iterator[None]:
 
 
 def present(path: str | os.PathLike) -> Path:
-    """The path of a file to read. OSError, with its name, where there is none."""
+    """The path of a file to read. OSError, with its name, if it cannot be opened."""
     open(path, "rb").close()  # Python's errors name the file; those of safetensors do not
     return Path(path)
 
@@ -90,11 +90,11 @@ def write_figure(path: str | os.PathLike, figure: Any, dpi: int) -> None:
 
 
 def check(folder: str | os.PathLike[str]) -> None:
-    """Make a folder where it is missing. OSError where files cannot be written to it: better before than after work."""
+    """Make a missing folder. OSError if files cannot be written to it: better before the work than after it."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=os.fspath(folder)).close()
 
 
 def printable(text: str) -> str:
-    """`text` without what would act on a terminal or could not be encoded, which is written as in a Python string."""
+    """`text` with characters that act on a terminal, or cannot be encoded, written as in a Python string."""
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)

@@ -17,7 +17,7 @@ from ..tensor import Tensor
 class Dataset(ABC):
     """Items by number: `len(dataset)` of them, `dataset[i]` for 0 <= i < len.
 
-    The loader takes anything with these two methods (a list, for one); this class says so and insists on both.
+    The loader takes anything with these two methods, such as a list; this class requires both.
     """
 
     @abstractmethod
@@ -30,9 +30,9 @@ class Dataset(ABC):
 class TensorDataset(Dataset):
     """Item i is the tuple of rows i of the tensors; a batch of it is one indexing operation per tensor.
 
-    tensors: Tensors or NumPy arrays of one first dimension; shared, not copied, but for another machine's byte order.
-    TypeError for other things; ValueError where the first dimensions differ, and for a Tensor that requires a gradient
-    (it would get none).
+    tensors: Tensors or NumPy arrays with equal first dimensions; shared, and copied only if their byte order is that of
+    another machine. TypeError for other things; ValueError if the first dimensions differ, and for a Tensor that
+    requires a gradient (it would get none).
     """
 
     def __init__(self, *tensors: Any) -> None:
@@ -54,7 +54,7 @@ class TensorDataset(Dataset):
 
 
 def length_of(op: str, dataset: Any) -> int:
-    """len(dataset); TypeError for what has no length or no items."""
+    """len(dataset); TypeError if it has no length or no items."""
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise TypeError(f"{op}: expected `dataset` with a length and items, got {type_name(dataset)}")
     return len(dataset)

@@ -17,22 +17,22 @@ class DataLoader:
     """Batches of `dataset`, epoch after epoch: `for x, y in DataLoader(dataset, 64, shuffle=True): ...`
 
     dataset        anything with `len(dataset)` and `dataset[i]`; a TensorDataset is indexed once per batch
-    batch_size     items per batch; the last batch has what is left, or with drop_last is left out
+    batch_size     items per batch; the last batch may be smaller, and drop_last omits it then
     shuffle        another order in every epoch
     sampler        instead of shuffle: an iterable with a length that gives the item numbers of an epoch, in order
     batch_sampler  instead of these four: an iterable with a length that gives the item numbers of each batch
-    num_workers    how many threads load batches side by side; with more than one the dataset must be thread-safe
-    collate_fn     called with the list of a batch's items, gives the batch; by default `default_collate`
+    num_workers    the number of threads that load batches; with more than one the dataset must be thread-safe
+    collate_fn     makes a batch of the list of its items; by default `default_collate`
     generator      a numpy.random.Generator that draws the orders, or
     seed           the number to make one from. Without either each epoch's order follows tinymp.manual_seed
     group          the processes that share every batch (see docs/parallel.md): batch_size is for all of them together
-    prefetch       how many batches threads load ahead; by default 2 with num_workers, else 0
+    prefetch       the number of batches that threads load ahead; by default 2 with num_workers, else 0
 
     The batches are the same, bit for bit, for every num_workers and prefetch, and their dtypes are those of the data:
-    `policy.cast(batch)` is where a batch takes a policy's storage. Errors of the dataset are raised in the loop.
+    `policy.cast(batch)` gives a batch a policy's storage. Errors of the dataset are raised in the loop.
 
-    `state_dict` tells where the loop is, also in the middle of an epoch, and after `load_state_dict` the next loop goes
-    on there (as in torchdata's StatefulDataLoader). `epoch` is the number of the next epoch, from 0.
+    `state_dict` gives the position of the loop, also in the middle of an epoch; after `load_state_dict` the next loop
+    continues there (as in torchdata's StatefulDataLoader). `epoch` is the number of the next epoch, from 0.
 
     Unlike in PyTorch, there are no worker processes and no iterable datasets, and Python floats become float32.
     """
@@ -83,18 +83,18 @@ class DataLoader:
                 self.left = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loop is: to be called in its body, or between two epochs. A loop that was left has ended its epoch.
+        """The position of the loop. Call this in its body, or between two epochs; leaving a loop ends its epoch.
 
-        {"epoch": its number, or the next one's, "left": the item numbers of the batches that it has not given yet, one
-        after the other, or None, "sizes": how many each has, "items": of the dataset, "generator": the state of the
-        loader's own, "sampler": of a (batch) sampler that has a state_dict}
+        {"epoch": the number of this or the next epoch, "left": the item numbers of its remaining batches in one list,
+        or None, "sizes": the sizes of these batches, "items": the length of the dataset, "generator": the state of the
+        loader's own, "sampler": that of a (batch) sampler with a state_dict}
         """
         return held("data.loader.position")(self)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned: the next loop gives the batches that were left.
+        """Restore a result of `state_dict`: the next loop gives the remaining batches.
 
-        TypeError and ValueError where it is of another dataset or loader; then nothing changes.
+        TypeError and ValueError for the state of another dataset or loader; then nothing changes.
         """
         held("data.loader.go_to")(self, state_dict)
 

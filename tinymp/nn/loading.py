@@ -1,4 +1,4 @@
-"""Saving and loading: what a state_dict holds of a tensor, and what it gives one."""
+"""The entries of a state_dict: how tensors are saved and loaded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def exact(x: Tensor) -> Array:
 
 
 def is_rounded(x: Tensor) -> bool:
-    """True if its working copy is the FP16 number nearest to the master, or all there is."""
+    """True if the working copy is the FP16 number nearest to the master, or if there is no master."""
     if exact(x) is x.array:
         return True
     with unobserved(), use(MIXED):
@@ -33,7 +33,7 @@ def is_rounded(x: Tensor) -> bool:
 
 
 def load(own: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Give each tensor what the state has for it, all or none: an exception halfway undoes all of it."""
+    """Load the state's entry for each tensor, all or none: an exception halfway undoes everything."""
     new = [loadable(name, x, state) for name, x in own.items()]
     before = [(x, exact(x).copy(), x.array.copy()) for x, *_ in new]
     try:
@@ -44,7 +44,7 @@ def load(own: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
 
 
 def _write(new: Sequence[New]) -> None:
-    """Write into the arrays that are there: a captured CUDA graph finds them where they were."""
+    """Write into the existing arrays, so that a captured CUDA graph still finds them."""
     for x, value, copy in new:
         if isinstance(x, Parameter):
             x.write(value, copy)
@@ -54,7 +54,7 @@ def _write(new: Sequence[New]) -> None:
 
 
 def loadable(name: str, x: Tensor, state: Mapping[str, Any]) -> New:
-    """Copies of what a state_dict has for x; TypeError or ValueError if that does not fit x."""
+    """Copies of a state_dict's entries for x; TypeError or ValueError if they do not fit x."""
     value, copied = _array(name, state[name], exact(x)), exact(x) is not x.array and name + COPY in state
     bad = ~np.isfinite(value)
     if not isinstance(x, Parameter):

@@ -36,18 +36,18 @@ class Module:
     `register_buffer`. A plain Tensor, or a list of modules, is an ordinary attribute: it is not saved, cast or
     trained (see ModuleList, ModuleDict). `m(x)` is `m.forward(x)` with the registered hooks around it.
 
-    training  whether layers such as Dropout and BatchNorm behave as in training; set by `train` and `eval`
+    training  True if layers such as Dropout and BatchNorm behave as in training; set by `train` and `eval`
     """
 
-    normalisation: ClassVar[bool] = False  # whether its floating buffers take a policy's `norm` (NVG section 5.4.2)
+    normalisation: ClassVar[bool] = False  # True if its floating buffers take a policy's `norm` (NVG section 5.4.2)
     training: bool
-    _persistent: dict[str, bool]  # name of each buffer -> whether it is part of the state_dict
+    _persistent: dict[str, bool]  # name of each buffer -> True if it is part of the state_dict
 
     def __init__(self) -> None:
         vars(self).update(training=True, _persistent={})
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Errors of a layer's forward begin with its name; not so of a container: the layer in it has been named."""
+        """Errors of a layer's forward begin with its name; those of a container begin with the inner layer's."""
         super().__init_subclass__(**options)
         if "forward" in vars(cls) and str(cls.__module__).startswith("tinymp.") and "containers" not in cls.__module__:
             cls.forward = named_by_class(cls.forward)  # type: ignore[method-assign]
@@ -96,7 +96,7 @@ class Module:
         self._register(name, param, Parameter)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Add a Tensor that is state but not trained; `persistent`: whether it is part of the state_dict.
+        """Add a Tensor that is state but not trained; `persistent`: include it in the state_dict.
 
         TypeError for anything but a plain Tensor or None; ValueError for a name that is taken.
         """
@@ -195,7 +195,7 @@ class Module:
         """Move it to a device ("cpu", "gpu"): parameters with their masters and gradients, and buffers, in place.
 
         An optimizer follows with its state at its next step. TypeError for a dtype; ValueError for an unknown device;
-        RuntimeError for a GPU that does not work, which says why. If it fails or is interrupted, nothing has moved.
+        RuntimeError, with the reason, for a GPU that does not work. If it fails or is interrupted, nothing has moved.
         """
         if not isinstance(device, str):
             raise TypeError(f"to: expected the name of a device, got {device!r}; for a dtype use policy.cast(model)")
@@ -209,9 +209,10 @@ class Module:
         return self
 
     def cast_storage(self, policy: Policy, keep: Mapping[str, Policy] | None = None) -> Self:
-        """Take the policy's storage, but for modules to keep (`Policy.cast`). ValueError for values that do not fit.
+        """Take the policy's storage, except for modules in `keep` (`Policy.cast`). ValueError for values that do not
+        fit.
 
-        All or nothing: if it fails or is interrupted, every parameter and buffer is what it was.
+        All or nothing: if it fails or is interrupted, no parameter and no buffer has changed.
         """
         kept = {} if keep is None else held("nn.module.policies_kept")(self, policy, keep)  # by id
         targets: list[tuple[str, Tensor, np.dtype]] = []
@@ -247,9 +248,9 @@ class Module:
     def state_dict(self) -> dict[str, np.ndarray]:
         """Name -> NumPy array, in order: a copy of each parameter's exact FP32 master and of each persistent buffer.
 
-        PyTorch's names and layouts: `{k: torch.tensor(v) for k, v in ...}` loads into the same PyTorch model. Only
-        where a working copy is not the FP16 number nearest to its master (after stochastic rounding) is it added after
-        the master, as "name.copy", so that training goes on bit for bit; PyTorch then needs strict=False.
+        PyTorch's names and layouts: `{k: torch.tensor(v) for k, v in ...}` loads into the same PyTorch model. A working
+        copy that is not the FP16 number nearest to its master (after stochastic rounding) follows the master as
+        "name.copy", so that training resumes bit for bit; PyTorch then needs strict=False.
         """
         state: dict[str, np.ndarray] = {}
         for name, x in self._state().items():
@@ -263,10 +264,10 @@ class Module:
         A load that fails or is interrupted changes nothing.
 
         state_dict: name -> NumPy array, Tensor or anything else with `__array__`, such as a CPU tensor of PyTorch.
-        strict: whether missing and unexpected names are errors; without it they are returned.
+        strict: missing and unexpected names are errors; otherwise they are returned.
 
-        Raises TypeError for an entry that is not of finite real numbers (a buffer may be infinite where it is now), and
-        ValueError for missing and unexpected names, a wrong shape, and values that do not fit FP16.
+        Raises TypeError for an entry that is not finite real numbers (a buffer may be infinite where it already is),
+        and ValueError for missing and unexpected names, a wrong shape, and values that do not fit FP16.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"load_state_dict: expected a mapping of names to arrays, got {type(state_dict).__name__}")
@@ -279,7 +280,7 @@ class Module:
         under(policy_in_use, MIXED, load, {name: x for name, x in own.items() if name in state_dict}, state_dict)
         return left
 
-    # ---- in nn/more/module.py and nn/more/hooks.py: what training does without
+    # ---- in nn/more/module.py and nn/more/hooks.py: methods that training does not need
 
     if TYPE_CHECKING:
 

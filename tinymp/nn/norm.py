@@ -41,9 +41,9 @@ class BatchNorm(Affine):
     """Normalise each channel of a batch, then y = x weight + bias, both (num_features,); see `ops.batch_norm`.
 
     Training uses the statistics of the batch and moves the running ones towards them by `momentum`, from 0 to 1 (None:
-    their plain average over all batches); evaluation uses the running ones, or without track_running_stats the batch's
-    again. The buffers running_mean, running_var (num_features,) and num_batches_tracked follow the optimizer: a skipped
-    step restores them, also where the layer is frozen (see `tinymp.statistics`).
+    their plain average over all batches). Evaluation uses the running ones, or without track_running_stats also the
+    batch's. The buffers running_mean, running_var (num_features,) and num_batches_tracked follow the optimizer: a
+    skipped step restores them, also if the layer is frozen (see `tinymp.statistics`).
     """
 
     layouts: ClassVar[dict[int, str]]  # number of axes -> the input's layout
@@ -91,7 +91,7 @@ class BatchNorm(Affine):
         return self.normalised(input, ops.batch_norm)
 
     def normalised(self, input: Tensor, batch_norm: Callable[..., Tensor]) -> Tensor:
-        """`forward`, by a function that has the arguments of `ops.batch_norm`."""
+        """`forward`, with a function that has the arguments of `ops.batch_norm`."""
         if isinstance(input, Tensor) and input.ndim not in self.layouts:
             expected = " or ".join(self.layouts.values())
             raise ValueError(f"{type(self).__name__}: expected input {expected}, got shape {input.shape}")

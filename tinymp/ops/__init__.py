@@ -1,7 +1,7 @@
 """The functions of torch and torch.nn.functional that tinymp has, by PyTorch's names; one file per family.
 
-`bind` makes those that take a tensor first methods and operators of Tensor. A name that is not here is one of ops/more,
-which is loaded when it is first asked for.
+`bind` makes those whose first argument is a tensor methods and operators of Tensor. Other names are in ops/more, which
+is loaded on first use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Convolutions as matrix products (kind DOT: exact products, FP32 accumulator, one rounding; MPT section 3.3).
 
-With a kernel of shape (C, kh, kw), the columns of x are, for each output position, the C kh kw values that the kernel
-sees there. Three products then make up convolution and its gradients:
+For a kernel of shape (C, kh, kw), each column of x holds the C kh kw values that the kernel covers at one output
+position. Three products then compute the convolution and its gradients:
 
     correlate         y  = W columns(x)               forward
     spread            dx = fold(W^T dy)               input gradient; forward of the transposed convolution
@@ -35,14 +35,14 @@ by_device = replaceable(lambda x: backend.of(x).name)
 
 
 class Geometry(NamedTuple):
-    """Where the windows of a kernel lie. All pairs are (height, width); pads are ((top, bottom), (left, right))."""
+    """The windows of a kernel. All pairs are (height, width); pads are ((top, bottom), (left, right))."""
 
     kernel: Pair
     stride: Pair = (1, 1)
     pads: tuple[Pair, ...] = ((0, 0), (0, 0))
     dilation: Pair = (1, 1)
     groups: int = 1
-    out: Pair | None = None  # the number of windows, where it is not all that fit (output_padding)
+    out: Pair | None = None  # the number of windows, if not all that fit (output_padding)
 
     def padded(self, h: int, w: int) -> Pair:
         """The size of the input with its padding."""
@@ -55,7 +55,7 @@ class Geometry(NamedTuple):
 
 
 def images_last(xp: Any, x: Array) -> Array:
-    """(N, C, H, W) as a C-contiguous (C, H, W, N): x's own memory where it lies so."""
+    """(N, C, H, W) as a C-contiguous (C, H, W, N): without a copy if x is laid out in this way."""
     return xp.ascontiguousarray(x.transpose(1, 2, 3, 0))
 
 
@@ -93,7 +93,7 @@ def columns(x: Array, g: Geometry) -> Array:
 
 @by_device
 def fold(columns: Array, shape: tuple, g: Geometry, like: Array, accumulator: str = "reduce") -> Array:
-    """x (C, H, W, N), in FP32, of its columns in FP32: each value is added where it was read."""
+    """x (C, H, W, N) in FP32 from its columns in FP32: each value is added at the place from which it was read."""
     xp, (c, h, w, n) = backend.of(columns).xp, shape
     total = xp.zeros((c, *g.padded(h, w), n), columns.dtype)
     columns = columns.reshape(c, *g.kernel, *g.output(h, w), n)
@@ -156,7 +156,7 @@ class Conv2d(Op):
 
 
 class ConvTranspose2d(Op):
-    """The input gradient of conv2d as an operation of its own: y = fold(W^T x) + b;  dx = W columns(dy).
+    """The input gradient of conv2d as an op: y = fold(W^T x) + b;  dx = W columns(dy).
 
     x: (N, C, H, W), w: (C, O / groups, kh, kw), b: (O,) or None.
     """
@@ -185,7 +185,7 @@ def pair(op: str, name: str, value: Any, least: int) -> Pair:
 
 
 def _around(op: str, padding: Any, *_: Any) -> tuple[Pair, Pair]:
-    """As many zeros on either side."""
+    """The same padding on both sides."""
     p, q = pair(op, "padding", padding, 0)
     return (p, p), (q, q)
 

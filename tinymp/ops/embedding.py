@@ -47,7 +47,7 @@ def sum_rows(index: Array, rows: Array, like: Any, sparse: bool) -> Any:
 
 
 def row(op: str, padding_idx: Any, n: int) -> int | None:
-    """padding_idx as one of n rows, counted from the first. ValueError beyond them."""
+    """padding_idx as a row number in [0, n). ValueError if it is outside the table."""
     return None if padding_idx is None else integers(op, "padding_idx", padding_idx, 1, -n, n - 1)[0] % n
 
 
@@ -64,5 +64,5 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *, 
         raise ValueError(f"embedding: expected `weight` to be (V, D), got shape {w.shape}")
     rows = w.shape[0]
     in_range("embedding", index.array, rows, "the table `weight`")
-    sparse = flag("embedding", "sparse", sparse) and bool(held("SparseRows"))  # an error comes now, not with dw
+    sparse = flag("embedding", "sparse", sparse) and bool(held("SparseRows"))  # raises now, not in backward
     return Embedding.apply(index, w, padding=row("embedding", padding_idx, rows), sparse=sparse)

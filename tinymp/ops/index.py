@@ -38,7 +38,7 @@ class Slice(Op):
 def in_range(op: str, index: Array, n: int, what: str, least: int = 0) -> None:
     """IndexError unless every element of an integer array is in [least, n - 1], the indices of an axis of length n.
 
-    On a GPU it is raised some time later, at a moment that waits for the GPU.
+    On a GPU it is raised later, when the host waits for the GPU.
     """
     message, device = f"{op}: expected indices in [{least}, {n - 1}] for {what} of length {n}", backend.of(index)
     good = device.map(lambda i, least, n: (i >= least) & (i < n), index, least, n)
@@ -59,7 +59,7 @@ def getitem(input: Tensor, index: Any) -> Tensor:
 
 
 def setitem(input: Tensor, index: Any, value: Any) -> None:
-    """input[index] = value, in place and outside the graph: what `x[index] = value` calls. index: as for `getitem`.
+    """input[index] = value, in place and outside the graph; `x[index] = value` calls this. index: as for `getitem`.
 
     value: a number, tensor, array or nested lists that broadcast to input[index]. A number is rounded to nearest, other
     values as the policy in use says. ValueError for one that input's dtype cannot hold; RuntimeError for a tensor that
@@ -82,8 +82,8 @@ _BASIC = (int, np.integer, slice, NoneType, EllipsisType)
 
 
 def _of_view(op: str, index: Any) -> tuple | None:
-    """The index with an ellipsis, with which NumPy returns a view even where a single element is left; None for one
-    that is not made of integers, slices, None and `...`.
+    """The index with an ellipsis, which makes NumPy return a view even of a single element; None if it has anything but
+    integers, slices, None and `...`.
     """
     items = index if isinstance(index, tuple) else (index,)
     if any(isinstance(i, slice) and i.step is not None and as_integer(i.step) < 1 for i in items):

@@ -1,10 +1,10 @@
 """Losses: they read storage and compute, accumulate and write FP32 (NVG section 2.3.1).
 
-The loss of FP16 tensors is FP32: a scalar, or one value per element with reduction="none". So is the gradient dy that
-comes back to it, which carries the loss scale (MPT section 3.2): it is multiplied in before dx is rounded to storage,
-once. No policy of the core makes a loss accumulate in FP16; a study may, that names it. Targets and weights may be FP32
-beside an FP16 input, since widening the input is exact. Unlike PyTorch's, these losses do not broadcast input against
-target. Those with weights, smoothed labels, or gradients of their targets are in more/loss.py.
+The loss of FP16 tensors is FP32: a scalar, or one value per element with reduction="none". Its gradient dy is FP32 as
+well and carries the loss scale (MPT section 3.2), which is multiplied in before dx is rounded to storage, once. No
+policy of the core changes the accumulator of a loss; a study may (`only`). Targets and weights may be FP32 with an FP16
+input, because widening the input is exact. Unlike in PyTorch, input and target do not broadcast. Losses with weights,
+smoothed labels, or gradients of their targets are in more/loss.py.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ __all__ = ["binary_cross_entropy_with_logits", "cross_entropy", "mse_loss"]
 
 
 class Loss(Op):
-    """All losses share this: the reduction of their values l_i, and dl_i = dL/dl_i."""
+    """The base of all losses: the reduction of their values l_i, and dl_i = dL/dl_i."""
 
     kind = LOSS
     fp32: ClassVar[tuple[str, ...]] = ("target", "weight", "pos_weight")
     reduction: str
 
     def reduced(self, loss: Array, divisor: Any) -> Array:
-        """divisor: of a mean: a count, or a sum of weights."""
+        """The reduced loss. divisor: of a "mean", a count or a sum of weights."""
         loss = loss if self.reduction == "none" else total(loss)
         return loss / divisor if self.reduction == "mean" else loss
 
     def dl(self, dy: Array, divisor: Any) -> Array:
-        """In FP32; without axes where all are equal."""
+        """dL/dl_i in FP32; without axes if all are equal."""
         return dy / divisor if self.reduction == "mean" else dy
 
 
@@ -44,8 +44,8 @@ def total(x: Array) -> Array:
 
 
 # ------------------------------------------------------------------------------------------------------ over classes
-# x is (N, C, d1, ...) or (C,); a row is what lies along the class axis C. Arrays with one value per row keep that axis
-# with length 1.
+# x is (N, C, d1, ...) or (C,); a row runs along the class axis C. Arrays with one value per row keep that axis, with
+# length 1.
 
 
 def class_axis(x: Any) -> int:
@@ -58,10 +58,10 @@ def labels(classes: int, ignore_index: int) -> str:
 
 
 class Labelled(Loss):
-    """A loss of rows with a label t each. Rows labelled `ignore_index` count 0 whatever they hold."""
+    """A loss of rows with a label t each. Rows labelled `ignore_index` count 0, whatever their values."""
 
     def read(self, x: Array, target: Array, ignore_index: int) -> tuple[Array, Array]:
-        """Per row: the label, 0 where ignored, and which are not ignored."""
+        """Per row: the label (0 if it is ignored), and True if it is not ignored."""
         self.axis = class_axis(x)
         classes = x.shape[self.axis]
         kept = self.xp.not_equal(target, ignore_index)
@@ -97,7 +97,7 @@ class CrossEntropy(Labelled):
         dl = self.dl_rows(dy, kept, divisor)
         dx = self.xp.exp(widen(x) - top) * (dl * scale)
         self.xp.put_along_axis(dx, t, self.xp.take_along_axis(dx, t, self.axis) - dl, self.axis)
-        # 0 times what ignored rows hold may be NaN
+        # 0 times a value of an ignored row may be NaN
         return store(dx if self.device.every(kept) else self.device.select(kept, dx), like=x), None
 
 
@@ -222,7 +222,7 @@ def cross_entropy(
 
     input: logits (C,), (N, C) or (N, C, d1, ...). target: class indices (integers; input's shape without C), or class
     probabilities (floating; input's shape; they need not sum to 1). weight: (C,), a factor for each class.
-    label_smoothing: how much of the target is spread over all classes (Szegedy et al., 2016).
+    label_smoothing: the share of the target that is spread over all classes (Szegedy et al., 2016).
     reduction: "none" gives one loss per row. "mean" divides their sum by the weights of the target classes, without
     the ignored rows (nan where all are ignored, as in PyTorch), or by the number of rows for probabilities.
 

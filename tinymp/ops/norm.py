@@ -21,8 +21,8 @@ from ..tensor import Tensor
 
 @dataclass
 class Running:
-    """The running statistics: those that evaluation uses, or that a training batch moves, in place: a captured CUDA
-    graph finds them where they were.
+    """The running statistics, which evaluation uses. A training batch changes them in place, so that a captured CUDA
+    graph still finds them.
 
     running <- (1 - momentum) running + momentum batch, with the unbiased variance, and count <- count + 1.
     """
@@ -30,10 +30,10 @@ class Running:
     mean: Array | None
     var: Array | None
     count: Array | None
-    momentum: Any  # a number, or an array without axes; None: they are used, and do not move
+    momentum: Any  # a number, or an array without axes; None in evaluation
 
     def update(self, mean: Array, var: Array, n: int) -> None:
-        """Follow a batch of n values per channel with this mean and (biased) variance."""
+        """Update by a batch of n values per channel with this mean and (biased) variance."""
         for old, value in ((self.mean, mean), (self.var, var * (n / (n - 1)))):
             if old is not None:
                 old[...] = store((1 - self.momentum) * widen(old) + self.momentum * value.reshape(old.shape), like=old)
@@ -92,7 +92,7 @@ def per_channel(v: Array | None, x: Array) -> Any:
 
 
 def of_argument(g: Any, like: Target | None) -> Array | None:
-    """The gradient g in the shape and dtype of its argument; None for one that wants none."""
+    """The gradient g in the shape and dtype of its argument; None if it is not wanted."""
     return None if like is None else store(g.reshape(like.shape), like=like)
 
 
@@ -113,9 +113,9 @@ def batch_norm(
 ) -> Tensor:
     """Normalise every channel of input (N, C, ...) and apply weight and bias (C,).
 
-    training: with the mean and (biased) variance of the batch; the running statistics, if given, then become
-    (1 - momentum) running + momentum batch, with the unbiased variance, in place, and num_batches_tracked counts one
-    more; momentum is a number or an array without axes. Otherwise: with the running statistics.
+    training: with the mean and (biased) variance of the batch. The running statistics, if given, then become
+    (1 - momentum) running + momentum batch, with the unbiased variance, in place, and num_batches_tracked increases by
+    1; momentum is a number or an array without axes. Otherwise: with the running statistics.
     Statistics are computed and kept in FP32, whatever the storage of input (NVG section 2.3.1).
     An empty batch leaves the running statistics as they are, but is counted (as in PyTorch).
     ValueError if shapes do not fit, if a training batch has one value per channel, or if statistics are missing.

@@ -19,8 +19,8 @@ __all__ = ["add", "div", "mul", "pow", "sub"]
 
 
 def sum_to(g: Array, like: Target) -> Array:
-    """The gradient g of a broadcast operand: summed in FP32 over the axes that were broadcast, then stored. None for an
-    operand that wants no gradient (a number, a constant), whose `like` is None.
+    """The gradient g of a broadcast operand: summed in FP32 over the axes that were broadcast, then stored. None if
+    `like` is None: a number or a constant needs no gradient.
     """
     return store(g if like is None or g.shape == like.shape else _summed(g, like), like)
 
@@ -33,13 +33,13 @@ def _summed(g: Array, like: Target) -> Array:
 
 
 def operands(op: str, *inputs: Any, stores: bool = True) -> list:
-    """The operands of an op, of which some may be numbers: those are checked against FP16 (if the op `stores` them),
-    and an integer or boolean tensor beside a floating one takes its dtype, as in PyTorch.
+    """The operands of an op. Some may be numbers, which must fit FP16 if the op `stores` them. An integer or boolean
+    tensor takes the dtype of a floating one, as in PyTorch.
     """
     tensors = [x for x in inputs if isinstance(x, Tensor)] or [tensor(op, "input", inputs[0])]
     broadcastable(op, *tensors)
     given = [x.item() if isinstance(x, np.generic) else x for x in inputs]
-    # integers beside a fraction become FP32, as in PyTorch
+    # integers with a fraction become FP32, as in PyTorch
     dtype = next((x.dtype for x in tensors if x.dtype in FLOATING), float32 if float in map(type, given) else None)
     for i, x in enumerate(given):
         if isinstance(x, Tensor):
@@ -174,7 +174,7 @@ def sub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
 
 
 def numeric(op: str, x: Any) -> Any:
-    """x, if it is a number or a tensor of numbers; TypeError for truths, of which NumPy knows no difference."""
+    """x, if it is a number or a tensor of numbers; TypeError for booleans, which NumPy cannot subtract."""
     if isinstance(x, Tensor) and x.dtype.kind == "b":
         raise TypeError(f"{op}: expected numbers, got bool; see logical_not and ne, or convert it with .int()")
     return x

@@ -15,7 +15,7 @@ from .conv import Geometry, batch_first, geometry_of, images_last, pad_spatial, 
 class MaxPool2d(Op):
     """y = the largest x of each window (nan if one is), its first place kept in `index`;  that place gets dy.
 
-    Nothing is rounded: y's values are x's, and dx's are dy's, as windows lie apart. (more/pool.py: those that overlap.)
+    Nothing is rounded: y's values are x's, and dx's are dy's, as windows do not overlap here (more/pool.py has others).
     """
 
     kind = MOVEMENT
@@ -55,7 +55,7 @@ def _first_place(xp: Any, g: Geometry, seen: Array) -> Array:
 
 
 def index_dtype(g: Geometry) -> str:
-    return "uint8" if g.kernel[0] * g.kernel[1] <= 256 else "uint32"  # one byte beside two of FP16
+    return "uint8" if g.kernel[0] * g.kernel[1] <= 256 else "uint32"  # one byte, compared with FP16's two
 
 
 # ---------------------------------------------------------------------------------------------------------- functions

@@ -7,8 +7,8 @@
   and each step overwrites its part with its gates, which backward needs: no more memory than the gates alone.
 - The recurrent product of a step stays in its FP32 accumulators, and the gates are computed from the sum of the two in
   FP32: what is used at once is not rounded. The gates, the state c and the output h are stored: activations are FP16
-  (MPT section 3.1), and so is the state between steps. So a sequence run in two parts, state carried over, is rounded
-  as in one, and backward differentiates at the values that the next step read.
+  (MPT section 3.1), and so is the state between steps. Therefore a sequence in two parts, with the state carried over,
+  is rounded as in one part, and backward differentiates at the values that the next step read.
 - Backward carries dh and dc from step to step in FP32: they are sums of gradients, which are rounded when they are
   complete. The gradients at the gates are stored; dx and the gradients of the weights are one GEMM each over all steps.
 """
@@ -29,10 +29,10 @@ from .unary import sigmoid_of
 
 
 class Steps:
-    """The rows of each step of x (T, B, ...): here all B. more/recurrent.py has sequences of several lengths,
-    and the way back.
+    """The rows of each step of x (T, B, ...): here all B. more/recurrent.py has sequences of different lengths, and
+    the reverse direction.
 
-    rows: per step, in the order in which they run, where its rows lie among all rows, and how many they are.
+    rows: (slice, count) of each step's rows among all rows, in the order in which the steps run.
     """
 
     padded = False
@@ -62,20 +62,20 @@ class Steps:
         return rows
 
     def before(self, first: Array, states: Array) -> Array:
-        """The state that each step read: for every row of states (rows, n) the row before it in time, at first that of
-        first (B, n).
+        """The state that each step read: for every row of states (rows, n) the row of the step before; for the first
+        step that of first (B, n).
         """
         return backend.of(states).xp.concatenate((first, states))[: len(states)]
 
 
 @replaceable(lambda w: backend.of(w).name)
 def times(w: Array, rows: Array) -> Array:
-    """rows w^T, in the FP32 accumulators. The weight goes first: for 32 rows BLAS takes 80 us instead of 146."""
+    """rows w^T in FP32, unrounded. The weight is the first factor: for 32 rows BLAS takes 80 us instead of 146."""
     return gemm(w, rows.T, wide=True).T
 
 
 class Recurrent(Op):
-    """LSTM and GRU share this: their input x (T, B, D), one product with it over all steps, running states."""
+    """The base of LSTM and GRU: their input x (T, B, D), one product with it over all steps, running states."""
 
     kind = DOT
     steps: Steps
@@ -112,7 +112,7 @@ class LSTM(Recurrent):
         return y, steps.unsort(h), steps.unsort(c)
 
     def products(self, x: Array, w_ih: Array, b_ih: Array | None, b_hh: Array | None) -> Array:
-        """(rows, 4 H): products now, gates after each step. The bias may be FP32, and so is the sum that is stored."""
+        """x W_ih^T + b (rows, 4 H) of all steps; each step overwrites its rows by its gates. The bias may be FP32."""
         bias = b_hh if b_ih is None else b_ih if b_hh is None else widen(b_ih) + widen(b_hh)
         return store(gemm(self.steps.pack(x), w_ih.T, bias, wide=True), like=x)
 
@@ -133,7 +133,7 @@ class LSTM(Recurrent):
     def unit_backward(self, gates: Array, cell: Array, before: Array, d: Array, dy: Any, dc: Array, dz: Array) -> None:
         """The backward of a step, in place: it writes dz (n, 4 H), and dc, FP32, for the step before.
 
-        before: the state before; d: the gradient of h, FP32; dy: what is still to be added to it, or None.
+        before: the state before; d: the gradient of h, FP32; dy: a gradient to add to it, or None.
         """
 
         def step(cell: Array, before: Array, d: Array, dy: Any, dc: Array, *gates: Array) -> tuple:
@@ -161,7 +161,7 @@ class LSTM(Recurrent):
     def of_all_steps(self, dz: Array, dh: Array, dc: Array, x: Array, h_before: Array, w_ih: Array) -> tuple:
         """The seven gradients, from those at the gates and at the first state; h_before: the h that each step read."""
         like_x, like_h, like_c, like_ih, like_hh, like_b_ih, like_b_hh = self.targets[:7]
-        # Under FP8 it is also a sum of what was stored: the dz of the gates, which no format has rounded
+        # Under FP8 this also sums stored values: the dz of the gates, which no format has rounded
         db = store(reduce(dz, 0, "sum").reshape(-1), like=x)
         return (
             self.steps.unpack(gemm(dz, w_ih)) if like_x else None,
@@ -208,10 +208,10 @@ def lstm_layer(
 
 
 def sequence_steps(op: str, input: Tensor, lengths: Any, reverse: bool = False) -> Steps:
-    """The steps of input (T, B, D), of which sequence b has lengths[b]; all have T where lengths is None.
+    """The steps of input (T, B, D); sequence b has lengths[b] of them, or T if lengths is None.
 
-    lengths: B integers in [1, T], in any order, as a list, array or Tensor. What lies beyond a sequence's length is
-    padding: its output is zero, it changes no state and gets no gradient, and in reverse a sequence starts at its own
+    lengths: B integers in [1, T], in any order, as a list, array or Tensor. Steps beyond a sequence's length are
+    padding: their output is zero, they change no state and get no gradient, and in reverse a sequence starts at its own
     end. The results are those of PyTorch's pack_padded_sequence, layer, pad_packed_sequence. The host reads lengths:
     a step with them cannot be captured as a CUDA graph.
 
@@ -235,7 +235,7 @@ def state_pair(op: str, hx: Any) -> tuple[Tensor, Tensor]:
 def check(op: str, gates: int, input: Tensor, states: dict, weights: dict, axes: int = 3) -> None:
     """TypeError unless all are floating Tensors, ValueError unless they fit together.
 
-    weights: W_ih, W_hh, b_ih, b_hh, W_hr by their names, biases or None, W_hr or none; axes: how many input has.
+    weights: by their names W_ih, W_hh, b_ih, b_hh (biases may be None), and W_hr if there is one; axes: input.ndim.
     """
     (B, D), (ih, hh, *_) = with_axes(op, "input", input, axes).shape[-2:], weights
     H = with_axes(op, hh, weights[hh], 2).shape[0] // gates

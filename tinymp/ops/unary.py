@@ -17,7 +17,7 @@ class Unary(Op):
     """y = f(x);  dx = f'(x) dy. Subclasses give f and df as functions of FP32 values: df of x, or of the stored y."""
 
     kind = POINTWISE
-    of = "x"  # which of the two df reads, and backward keeps
+    of = "x"  # or "y": the argument of df, which backward keeps
     f: Any
     df: Any
 
@@ -35,14 +35,14 @@ OPS: dict[str, type[Op]] = {}  # by their names
 
 
 def promoted(op: str, name: str, x: Any) -> Tensor:
-    """x, in float32 if it holds integers or truths, as in PyTorch; TypeError if it is no Tensor."""
+    """x, in float32 if it holds integers or booleans, as in PyTorch; TypeError if it is no Tensor."""
     return x.float() if tensor(op, name, x).array.dtype.kind in "iub" else x
 
 
 def unary(
     name: str, says: str, formula: str, f: Callable, df: Callable, of: str = "x", check: Callable = promoted
 ) -> Callable[[Tensor], Tensor]:
-    """The function y = f(op, x), with y' = df(op, v) of the x or y that `of` names, and its op."""
+    """Make the function y = f(op, x), and its op with the derivative df(op, v), where v is x or y, as `of` says."""
     op: Any = type(name.title(), (Unary,), {"__doc__": formula, "name": name, "f": f, "df": df, "of": of})
     OPS[name] = op
 

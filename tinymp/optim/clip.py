@@ -23,8 +23,8 @@ def clip_grad_norm_(
 ) -> Tensor:  # fmt: skip
     """Shrink all gradients by one factor so that the norm of their concatenation is at most max_norm.
 
-    Returns the norm before, an FP32 scalar: (sum |g|^p)^(1/p) with p = norm_type > 0, or max |g| for infinity. Each
-    `grad` becomes a new one in FP32, g min(1, max_norm / (norm + 1e-6)), sparse where it was. RuntimeError if a
+    Returns the norm before clipping, an FP32 scalar: (sum |g|^p)^(1/p) with p = norm_type > 0, or max |g| for infinity.
+    Each `grad` is replaced by g min(1, max_norm / (norm + 1e-6)) in FP32; a sparse one stays sparse. RuntimeError if a
     gradient still carries a loss scale, or if error_if_nonfinite and the norm is not finite; then nothing has changed.
     """
     flag("clip_grad_norm_", "error_if_nonfinite", error_if_nonfinite)
@@ -35,7 +35,7 @@ def clip_grad_norm_(
 
 
 def norm_2(params: list[Tensor]) -> Array:
-    """The square root of the sum of the squares of all elements of the gradients, FP32 without axes."""
+    """sqrt(sum g^2) over all elements of all gradients, FP32 without axes."""
     total: Any = 0
     for p in params:
         g = wide_gradient(p)
@@ -44,7 +44,7 @@ def norm_2(params: list[Tensor]) -> Array:
 
 
 def wide_gradient(p: Tensor) -> Array:
-    """The numbers of its gradient in FP32; of sparse rows, each once."""
+    """p's gradient in FP32; for a sparse one the values of its rows, each row once."""
     g = p.grad_array
     return widen(g.summable() if hasattr(g, "summable") else g)
 

@@ -21,8 +21,8 @@ Group = dict[str, Any]
 State = dict[str, Any]
 
 FLAGS = ("amsgrad", "centered", "decoupled_weight_decay", "maximize", "nesterov")  # options that are True or False
-# The least and most that an option may be; others may be anything from 0 on. Above 1, averages and buffers would grow
-# without end, and a larger dampening would step uphill.
+# The least and the largest value of an option; others are at least 0. Above 1, averages and buffers would grow without
+# end, and a larger dampening would step uphill.
 RANGES = {"alpha": (0.0, 1.0), "rho": (0.0, 1.0), "momentum": (0.0, 1.0), "dampening": (-math.inf, 1.0)}
 
 
@@ -42,7 +42,7 @@ class Groups:
             self.add_param_group(group)
 
     def initial(self, group: Group) -> dict[str, float]:
-        """The names of a parameter's state arrays and the value with which each is filled at first."""
+        """The names of a parameter's state arrays, and the initial value of each."""
         return {}
 
     # ---- parameters and their options
@@ -81,12 +81,12 @@ class Groups:
         return [p for group in self.param_groups for p in group["params"]]
 
     def label(self, p: Parameter) -> str:
-        """The name of a parameter in messages, else its place."""
+        """A parameter for messages: its name, or else its number, and its shape."""
         place = next(i for i, q in enumerate(self.parameters()) if q is p)
         return f"`{p.name}` {p.shape}" if p.name else f"{place} {p.shape}"
 
     def check_options(self, group: Group) -> None:
-        """Hold the options of a group to their names and ranges, and make them plain Python numbers."""
+        """Check the names and ranges of a group's options, and convert them to plain Python numbers."""
         for name, value in group.items():
             if name == "betas":
                 group[name] = tuple([number(self._name, name, x, 0, 1) for x in listed(self._name, name, value)])
@@ -104,9 +104,10 @@ class Groups:
         return float16 if p.policy.state == float16 else widen(p.master).dtype
 
     def state_of(self, group: Group, p: Parameter) -> State:
-        """The state of p, made where it is missing and brought to where p is.
+        """The state of p, on p's device; missing arrays are made.
 
-        "since": after how many updates it was made, if there had been any: SGD's first momentum is the gradient.
+        "since": the number of updates before an array was made, if there were any: SGD's first momentum is the
+        gradient.
         """
         state, device = self.state.setdefault(p, {"step": 0}), backend.of(p.array)
         for name, value in self.initial(group).items():
@@ -123,7 +124,7 @@ class Groups:
     def state_dict(self) -> dict[str, Any]:
         """A copy: {"state": {index: {"step": n, name: array}}, "param_groups": [{option: value, "params": [i]}]}."""
         index = {p: i for i, p in enumerate(self.parameters())}
-        # a GPU makes the state before it is known whether the first step is skipped
+        # a GPU makes the state before it knows whether the first step is skipped
         states = {i: self.state[p] for p, i in index.items() if p in self.state and int(self.state[p]["step"])}
         groups = [{**group, "params": [index[p] for p in group["params"]]} for group in self.param_groups]
         return {"state": {i: self._saved(state) for i, state in states.items()}, "param_groups": groups}
@@ -136,10 +137,10 @@ class Groups:
         return {"step": step, **arrays}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned, for the same parameters in the same order and groups.
+        """Restore a result of `state_dict`, for the same parameters in the same order and groups.
 
         ValueError or TypeError, which name the entry, if groups, parameters, options, names of state or shapes differ,
-        or if a value cannot be (a NaN, a negative second moment); then nothing has changed.
+        or if a value is invalid (a NaN, a negative second moment); then nothing has changed.
         """
         where, state, groups = f"{self._name}.load_state_dict", {}, []
         same_keys(where, "state_dict", state_dict, {"state", "param_groups"})
@@ -163,7 +164,7 @@ class Groups:
         self.param_groups, self.state = groups, state
 
     def _loadable(self, where: str, name: str, p: Parameter, value: Any) -> Array:
-        """A copy of a saved array of state as it will be kept; ValueError if it cannot be state."""
+        """A copy of a saved array of state, in its dtype and on p's device; ValueError if it is invalid."""
         array, dtype = real(where, np.asarray(backend.to_cpu(value)), value), self.state_dtype(p)
         kept = quietly(to_dtype, array, dtype).copy() if array.dtype in FLOATING else array
         # a second moment in FP16 overflows, and training goes on

@@ -17,21 +17,20 @@ from .result import StepResult
 
 
 class Optimizer(Groups):
-    """Updates parameters from their gradients. A subclass gives `update`, the rule for one parameter, and `initial`.
+    """Updates parameters from their gradients. A subclass defines `update`, the rule for one parameter, and `initial`.
 
     params    Parameters, (name, Parameter) pairs, or dicts {"params": ..., option: value} of parameter groups
-    defaults  the options of a group and their values where a group does not set them
+    defaults  the options of a group, with their default values
 
     param_groups  the groups, as in PyTorch: lists of parameters with their options; changing an option takes effect
                   (and is checked) at the next step
-    state         per parameter, in their order: the number of its updates and arrays of its shape, in FP32. Only where
-                  a parameter's policy says so (`Policy.state`) are they FP16; for FP64 parameters they are FP64
+    state         per parameter, in order: the number of its updates, and arrays of its shape in FP32 (FP64 for FP64
+                  parameters, FP16 only if the parameter's policy says so: `Policy.state`)
 
-    Of a parameter whose gradient names rows (`sparse=True`), only these and their state are updated, by the same rule;
-    the others stay as they are. With SGD without momentum and with Adagrad nothing else would happen to a row whose
-    gradient is 0. Momentum and Adam's averages would go on and move it: here, as in PyTorch's SparseAdam (its SGD
-    differs), they wait for the row's next gradient, and t counts the updates of the parameter. A weight decay is for
-    all rows and is refused.
+    A sparse gradient (`sparse=True`) updates only its rows and their state, by the same rule. For SGD without momentum
+    and for Adagrad this is the same as zeros in the other rows. Momentum and Adam's averages would also move those
+    rows; here, as in PyTorch's SparseAdam (but not in its SGD), they wait for the row's next gradient, and t counts the
+    updates of the parameter. A weight decay concerns all rows and is refused.
 
     TypeError for anything but Parameters, for sets (they have no order) and for unknown options; ValueError for no
     parameters, for one given twice, and for options out of range.
@@ -47,7 +46,7 @@ class Optimizer(Groups):
         raise NotImplementedError(f"{self._name} has no update")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients. They are always set to None: an array of zeros would carry no loss scale."""
+        """Set all gradients to None, and never to zeros, which would carry no loss scale."""
         if set_to_none is not True:
             raise TypeError(f"{self._name}.zero_grad: only set_to_none=True is supported, got {set_to_none!r}")
         for p in self.parameters():
@@ -56,12 +55,12 @@ class Optimizer(Groups):
     def step(self, *, allow_missing: bool = False) -> StepResult:
         """Update every parameter that requires a gradient; the gradients must be unscaled. See `StepResult`.
 
-        With a loss scaler, call `scaler.step(optimizer)` instead: each scaler, also NoLossScaler, first looks whether
-        the gradients are finite, and this does not. RuntimeError, and nothing is updated, if gradients still carry a
+        With a loss scaler, call `scaler.step(optimizer)` instead: each scaler, also NoLossScaler, first checks that the
+        gradients are finite; this method does not. RuntimeError, and nothing is updated, if gradients still carry a
         loss scale, or if only some parameters have a gradient (with allow_missing, the others keep their value).
 
-        A step that is interrupted (KeyboardInterrupt, MemoryError) may have updated some parameters and not others, and
-        the state of one of them without its weight. Every working copy is its master's rounding even then.
+        An interrupted step (KeyboardInterrupt, MemoryError) may have updated only some parameters, and the state of one
+        of them without its weight. Even then every working copy is its master, rounded.
         """
         ready = self.ready(allow_missing)
         for _, p in ready:
@@ -71,7 +70,7 @@ class Optimizer(Groups):
         return result
 
     def ready(self, allow_missing: bool) -> list[tuple[Group, Parameter]]:
-        """The parameters to update, with their groups; everything that can be wrong is found out here."""
+        """The parameters to update, with their groups. All checks are made here, before anything changes."""
         flag(f"{self._name}.step", "allow_missing", allow_missing)
         ready: list[tuple[Group, Parameter]] = []
         missing: list[tuple[Group, Parameter]] = []
@@ -95,7 +94,7 @@ class Optimizer(Groups):
         return ready
 
     def finish(self, ready: list[tuple[Group, Parameter]], skip: Any) -> StepResult:
-        """Apply the update, or skip it if the gradients are not finite, and let the statistics follow."""
+        """Apply the update, or skip it if `skip`, and settle the running statistics."""
         device = backend.of(ready[0][1].array).name if ready else "cpu"
         result = (find(Optimizer.apply, device) or Optimizer.apply)(self, ready, skip)
         statistics.settle(skip, self.parameters())
@@ -114,7 +113,7 @@ class Optimizer(Groups):
 
     def _update_all(self, ready: list[tuple[Group, Parameter]]) -> None:
         for group, p in ready:
-            policy_in_use.set(p.policy)  # state and weights are rounded as it says; `quietly` ends it
+            policy_in_use.set(p.policy)  # it rounds state and weights; the context of `quietly` ends it
             running.set(Update(self, p))
             g, state = p.grad_array, self.state_of(group, p)
             counts = {"step": int(state["step"]) + 1, "since": int(state.get("since", 0))}
@@ -129,9 +128,9 @@ class Optimizer(Groups):
             p.write(with_values(g, w))
 
     def updated(self, w: Array, g: Array, scale: Any, arrays: State, counts: State, group: Group) -> tuple:
-        """The new weights, in FP32, and the new state as it is stored, from a gradient that carries a loss scale.
+        """The new weights in FP32, and the new state in its own dtype, from a gradient that carries a loss scale.
 
-        Arrays in FP32 are written in place. A GPU calls this with symbols in place of arrays and numbers.
+        FP32 state is written in place. A GPU calls this with symbols instead of arrays and numbers.
         """
         g, wide = without_scale(g, scale), {name: widen(x) for name, x in arrays.items()}
         w = self.update(widen(w), -g if group.get("maximize") else g, {**wide, **counts}, group)

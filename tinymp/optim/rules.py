@@ -15,7 +15,7 @@ class SGD(Optimizer):
 
     g <- g + lambda w;  m <- mu m + (1 - tau) g, at first m <- g;  w <- w - lr m, or with Nesterov w - lr (g + mu m)
 
-    "At first" is the first update with mu > 0, also where mu was 0 before. While mu is 0 again, m waits.
+    "At first" is the first update with mu > 0. Whenever mu is 0, m stays as it is.
     """
 
     late = ("momentum_buffer",)
@@ -50,7 +50,7 @@ class Adam(Optimizer):
     """Adam (Kingma and Ba, 2015), as in PyTorch; t counts the updates.
 
     g <- g + lambda w;  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2
-    m_hat = m / (1 - b1^t);  v_hat = v / (1 - b2^t), with amsgrad of the largest v so far;
+    m_hat = m / (1 - b1^t);  v_hat = v / (1 - b2^t), with amsgrad the largest v so far / (1 - b2^t);
     w <- w - lr m_hat / (sqrt(v_hat) + eps)
 
     eps is an FP32 constant: 1e-8 is 0 in FP16, whose smallest positive value is 6e-8, and m / 0 would be infinite.

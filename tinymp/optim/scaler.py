@@ -1,11 +1,11 @@
 """Loss scaling: gradients that FP16 would round to zero are shifted into its range (MPT section 3.2, NVG section 2.3).
 
-Multiplying the loss by S multiplies every gradient of the backward pass by S, without another operation. Before
-anything looks at the weight gradients (clipping, weight decay, the update) they are divided by S, in FP32. An S that
-was too large leaves infinities or NaNs, never a wrong number: then the step is skipped.
+Multiplying the loss by S multiplies every gradient of the backward pass by S, without another operation. The weight
+gradients are divided by S, in FP32, before clipping, weight decay and the update use them. If S is too large, gradients
+become infinite or NaN, never finite but wrong, and the step is skipped.
 
     scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)                         # only to look at the gradients, as clipping does
+    scaler.unscale_(optimizer)                         # only if the gradients are read, as for clipping
     optim.clip_grad_norm_(model.parameters(), 1.0)
     result = scaler.step(optimizer)
     scaler.update()                                    # once per iteration
@@ -54,7 +54,7 @@ class State(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """The rule by which S moves (NVG section 2.3.2, with N = 2000, x 2 and x 1/2). With the defaults it stays.
+    """The rule that changes S (NVG section 2.3.2, with N = 2000, x 2 and x 1/2). With the defaults S is constant.
 
     if there is an Inf or NaN in the weight gradients: reduce S
     if there has not been one in the last `interval` iterations: increase S
@@ -67,19 +67,19 @@ class Rule(NamedTuple):
     most: float = math.inf
 
     def __call__(self, state: State, overflow: Any, bad_loss: Any) -> State:
-        """The state after an iteration. A GPU calls it with symbols: what may happen is written down, then chosen."""
+        """The state after an iteration. A GPU calls it with symbols: all cases are computed, then one is selected."""
         where: Any = np.where
         s, good = state.scale, state.growth_tracker + 1
         grown = good >= self.interval
         reduced = State(np.maximum(s * self.backoff, self.least), skips=state.skips + 1)
         increased = State(where(grown, np.minimum(s * self.growth, self.most), s), where(grown, 0, good))
         judged = [where(overflow, *either) for either in zip(reduced, increased)]
-        kept = state._replace(bad_losses=state.bad_losses + 1)  # S is not to blame, and stays
+        kept = state._replace(bad_losses=state.bad_losses + 1)  # S is not the cause, and stays
         return State(*[where(bad_loss, *either) for either in zip(kept, judged)])
 
 
 class ScaleLoss(Op):
-    """y = S L;  dL = S dy. Gradients behind it carry the scale S, and backward notes it in `grad_scale`."""
+    """y = S L;  dL = S dy. All further gradients carry the scale S, which backward notes in `grad_scale`."""
 
     kind = LOSS
 
@@ -103,8 +103,8 @@ class Stage(Enum):
     """The last thing that happened to an optimizer in an iteration, as in PyTorch's GradScaler."""
 
     READY = "not yet looked at"
-    UNSCALED = "unscaled"  # or interrupted in it
-    STEPPED = "stepped"  # likewise
+    UNSCALED = "unscaled"  # also if it was interrupted
+    STEPPED = "stepped"  # also if it was interrupted
 
 
 class Iteration:
@@ -119,28 +119,28 @@ class Iteration:
         self.overflows: dict[Optimizer, str | None] = {}  # the first parameters whose gradients are not finite
 
 
-on_device = replaceable(lambda scaler: scaler._device)  # for what a GPU does without waiting for the host
+on_device = replaceable(lambda scaler: scaler._device)  # for methods that a GPU runs without the host
 
 
 class LossScaler:
     """The base of loss scalers, which differ in their `rule`.
 
-    max_consecutive_skips   after this many iterations in a row whose gradients overflow although the loss is finite,
-                            `update` raises FloatingPointError: no scale, or not this one, helps
-    max_nonfinite_losses    likewise after this many iterations in a row with an infinite or NaN loss. Such iterations
+    max_consecutive_skips   `update` raises FloatingPointError after this many iterations in a row whose gradients
+                            overflow although the loss is finite: this scale does not help, or none does
+    max_nonfinite_losses    the same after this many iterations in a row with an infinite or NaN loss. Such iterations
                             are skipped even if their gradients are finite (log(-1) is NaN, its slope -1); S stays
 
-    The errors name the first parameter whose gradient is not finite and, of gradients that overflow, the op (unless the
-    limit is 1). They leave model and optimizer as they are.
+    The errors name the first parameter whose gradient is not finite and, if gradients overflow, the op (unless the
+    limit is 1). Model and optimizer stay as they are.
 
-    state      S and the counts behind it. (On a GPU they may be kept there: then reading them waits for it.)
-    iteration  how many `update`s there have been
+    state      S and the counts behind it. (They may be on a GPU: then reading them waits for it.)
+    iteration  the number of `update`s
     history    (iteration, new scale, reason) of every change of S
     """
 
     rule = Rule()
     saved: ClassVar[tuple[str, ...]] = ()  # the counts of the state that a subclass adds to the state_dict
-    _device = ""  # of the losses: a GPU judges its own
+    _device = ""  # of the losses; a GPU checks its own
     _name = property(lambda self: type(self).__name__)
 
     def __init__(self, scale: float, max_consecutive_skips: int = 10, max_nonfinite_losses: int = 3) -> None:
@@ -149,7 +149,7 @@ class LossScaler:
         self.max_nonfinite_losses = count(self._name, "max_nonfinite_losses", max_nonfinite_losses)
 
     state = property(lambda self: self._kept.state, doc="S and the counts behind it.")
-    iteration = property(lambda self: self._kept.iteration, doc="How many `update`s there have been.")
+    iteration = property(lambda self: self._kept.iteration, doc="The number of `update`s.")
     history = property(lambda self: self._kept.history, doc="(iteration, new scale, reason) of every change of S.")
 
     def get_scale(self) -> float:
@@ -184,21 +184,21 @@ class LossScaler:
     def step(self, optimizer: Optimizer, *, allow_missing: bool = False) -> StepResult:
         """`optimizer.step` with the unscaled gradients, if they and the iteration's losses are finite; else no change.
 
-        Without `unscale_` before, each gradient is unscaled while its parameter is updated, so that there is never
-        more than one of them in FP32. RuntimeError for a second call before `update`, for gradients that were never
-        scaled, and for what `Optimizer.step` refuses.
+        Without `unscale_` before, each gradient is unscaled while its parameter is updated: never more than one of them
+        is in FP32. RuntimeError for a second call before `update`, for gradients that were never scaled, and for the
+        reasons of `Optimizer.step`.
         """
         params, ready = self._looked_at("step", optimizer), optimizer.ready(allow_missing)
-        quietly(self.find_overflow, optimizer, params, False)  # also behind unscale_: clipping, say, may break them
+        quietly(self.find_overflow, optimizer, params, False)  # also after unscale_: clipping may have changed them
         self._now.skip = self.should_skip(optimizer)
         self._now.stages[optimizer] = Stage.STEPPED
         return optimizer.finish(ready, self._now.skip)
 
     def update(self) -> None:
-        """End the iteration: adjust S by what `step` and `unscale_` found, as PyTorch's GradScaler does.
+        """End the iteration: adjust S by the findings of `step` and `unscale_`, as PyTorch's GradScaler does.
 
-        A step that was interrupted, or that was left out after `unscale_`, counts like one that was made. RuntimeError
-        if there was neither `step` nor `unscale_`; FloatingPointError at a limit. The iteration has ended even then.
+        An interrupted step, or one that was omitted after `unscale_`, counts as made. RuntimeError without `step` or
+        `unscale_`; FloatingPointError at a limit. The iteration ends even then.
         """
         now = self._now
         for optimizer, stage in now.stages.items():
@@ -228,11 +228,11 @@ class LossScaler:
         now.stages[optimizer] = stage
         return params
 
-    # ---- what is decided: here on the host, for losses on a GPU there
+    # ---- decisions: here on the host; gpu/scaler.py makes them for losses on a GPU
 
     @on_device
     def begin(self, state: State, iteration: int, history: Iterable) -> None:
-        """Go on with these, in a new iteration."""
+        """Begin a new iteration with this state, iteration number and history."""
         self._kept, self._now = Kept(state, iteration, history), Iteration()
 
     @on_device
@@ -243,7 +243,7 @@ class LossScaler:
 
     @on_device
     def find_overflow(self, optimizer: Optimizer, params: list[Parameter], unscale: bool) -> None:
-        """Look for gradients that, without their scale, are not finite; with `unscale` also divide them by it."""
+        """Find gradients that are not finite without their scale; with `unscale` also divide them by it."""
         # unscaled where S < 1, which may hide an overflow
         gradients = (values_of(unscaled(p) if float(p.grad_scale) < 1 else p.grad_array) for p in params)
         bad = backend.of(values_of(params[0].grad_array)).first_bad(gradients) if params else None
@@ -254,14 +254,14 @@ class LossScaler:
 
     @on_device
     def should_skip(self, optimizer: Optimizer) -> Any:
-        """True to skip the step of an optimizer whose gradients were looked at. All processes answer alike."""
+        """True if the optimizer's step must be skipped, after `find_overflow`. The same in all processes."""
         now = self._now
         now.overflows[optimizer], now.bad_loss = here.agree((now.overflows.get(optimizer), now.bad_loss))
         return now.overflows[optimizer] is not None or now.bad_loss is not None
 
     @on_device
     def end(self, now: Iteration) -> None:
-        """Have S follow the rule, if there were gradients to judge."""
+        """Apply the rule to S, if there were gradients, and check the limits."""
         kept, overflow = self._kept, next(filter(None, now.overflows.values()), None)
         scale = kept.state.scale
         if now.judged:
@@ -270,7 +270,7 @@ class LossScaler:
         kept.iteration += 1
 
     def adjust(self, overflow: str | None, bad_loss: float | None = None) -> None:
-        """Follow the rule after an iteration.
+        """Apply the rule after an iteration.
 
         overflow: the name of the first parameter that overflowed, if one did; bad_loss: a loss that is not finite.
         """
@@ -281,8 +281,8 @@ class LossScaler:
         kept.state, kept.history = state, kept.history + changes  # on one line: an interrupt finds both or neither
 
     def look_at_limits(self, state: State, overflow: str | None, scale: Any, loss: Any) -> None:
-        """FloatingPointError where a limit is reached, and the counts begin anew. An iteration before, an observer is
-        opened that finds the op.
+        """At a limit, reset the counts and raise FloatingPointError. One iteration before, open an observer that finds
+        the op.
         """
         diverged = state.bad_losses >= self.max_nonfinite_losses
         if diverged or state.skips >= self.max_consecutive_skips:
@@ -299,14 +299,14 @@ class LossScaler:
     # ---- saving
 
     def state_dict(self) -> dict[str, Any]:
-        """S, the iteration, the history, and the counts behind S: enough to go on after a restart."""
+        """S, the iteration, the history, and the counts behind S: enough to resume."""
         counts = {name: getattr(self.state, name) for name in self.saved}
         return {"scale": self.state.scale, "iteration": self.iteration, **counts, "history": [*self.history]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` of the same class returned, and begin a new iteration.
+        """Restore a result of `state_dict` of the same class, and begin a new iteration.
 
-        TypeError and ValueError, which name the entry, if keys differ or a value cannot be; then nothing changes.
+        TypeError and ValueError, which name the entry, if keys differ or a value is invalid; then nothing changes.
         """
         where = f"{self._name}.load_state_dict"
         same_keys(where, "state_dict", state_dict, {"scale", "iteration", *self.saved, "history"})
@@ -339,7 +339,7 @@ class StaticLossScaler(LossScaler):
 class DynamicLossScaler(LossScaler):
     """S grows until gradients overflow and backs off when they do: see `Rule`.
 
-    init_scale              S at first: large, as the first overflows cost an iteration each and find the right one
+    init_scale              the first S: large, because each overflow at the start costs one iteration, and finds S
     growth_factor           after growth_interval iterations in a row without overflow, S is multiplied by it
     backoff_factor          after an overflow, S is multiplied by it
     min_scale, max_scale    S stays within them; see MIN_SCALE and MAX_SCALE for the reasons

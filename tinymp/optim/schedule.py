@@ -1,8 +1,8 @@
 """Learning-rate schedules: the rate as a function of t, the number of applied steps (or of epochs).
 
-Each is a closed form, never a product over the past, so a resumed run has the same rates as one that never stopped. The
-values are PyTorch's, but a schedule that is given the StepResult of an iteration does not advance for a skipped step
-(NVG section 2.3.2: a schedule need not be adjusted as long as skips are rare; here it need never be).
+Each is a closed form, never a product over the past: a resumed run has the same rates as one that never stopped. The
+values are PyTorch's, but a schedule that receives the StepResult of an iteration does not advance for a skipped step.
+(NVG section 2.3.2 lets schedules ignore skips as long as these are rare.)
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Schedule:
         raise NotImplementedError(f"{self._name} has no rate")
 
     def step(self, *results: StepResult) -> None:
-        """Advance t by one. Given the results of an iteration's steps, only if one is APPLIED (this waits for a GPU).
+        """Advance t by one; with the results of an iteration's steps, only if one is APPLIED (this waits for a GPU).
 
-        Without arguments it always advances: for schedules that count epochs. TypeError for anything else.
+        Without arguments it always advances, for schedules that count epochs. TypeError for anything else.
         """
         if any_applied(f"{self._name}.step", results):
             self.last_epoch += 1
@@ -60,9 +60,9 @@ class Schedule:
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned and set the rates.
+        """Restore a result of `state_dict`, and set the rates.
 
-        ValueError or TypeError if keys or the number of groups differ or a value cannot be; then nothing has changed.
+        ValueError or TypeError if keys or the number of groups differ or a value is invalid; then nothing has changed.
         """
         where = f"{self._name}.load_state_dict"
         same_keys(where, "state_dict", state_dict, {"last_epoch", "base_lrs"})
@@ -70,7 +70,7 @@ class Schedule:
         if len(rates) != len(self.base_lrs):
             raise ValueError(f"{where}: expected rates of {len(self.base_lrs)} groups, got {len(rates)}")
         t = whole(where, "last_epoch", state_dict["last_epoch"])
-        self._rates(t, rates)  # raises here for values that cannot be, before anything changes
+        self._rates(t, rates)  # raises for invalid values, before anything changes
         self.last_epoch, self.base_lrs = t, rates
         self._set(self.last_epoch, self.base_lrs)
 
