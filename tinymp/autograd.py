@@ -101,7 +101,7 @@ class Variable:
         self.grad_fn, self.output_nr = grad_fn, output_nr
         self._version = [0]  # in a list, so that views of its memory can share it
 
-    version = property(lambda self: self._version[0], doc="How often its memory was changed in place.")
+    version = property(lambda self: self._version[0], doc="The number of changes of its memory in place.")
 
     def bump_version(self) -> None:
         """Count a change of its memory in place, so that the backward of an op that saved this memory raises.

@@ -79,7 +79,7 @@ class ByteLedger(Told, Instrument):
 
     def stepped(self, optimizer: Optimizer, result: Any) -> None:
         self._known(optimizer.parameters())
-        counts = ("step", "since", "mu_product")  # numbers, which a GPU may hold
+        counts = ("step", "started_at", "mu_product")  # numbers, which a GPU may hold
         state = [v for arrays in optimizer.state.values() for name, v in arrays.items() if name not in counts]
         self._now.states[optimizer] = _sizes(state)
         self._note("optimizer", sum((Counter(s) for s in self._now.states.values()), Counter()))

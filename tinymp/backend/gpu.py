@@ -175,7 +175,7 @@ def multiply(xp: Any, a: Array, b: Array, out: Array, compute: int) -> None:
     batch = out.size // (m * n)
     if b.size == k * n and a.flags.c_contiguous and a.size == batch * m * k and batch * m <= MOST:
         m, batch = m * batch, 1  # a batch that shares b is one tall matrix
-    first, second = lying(batched(xp, a, lead, batch, m, k)), lying(batched(xp, b, lead, batch, k, n))
+    first, second = layout_of(batched(xp, a, lead, batch, m, k)), layout_of(batched(xp, b, lead, batch, k, n))
     if max(m, k, n, batch) > MOST:
         raise ValueError(f"gemm: cuBLAS takes sizes up to 2^31 - 1; a is {a.shape}, b is {b.shape}")
     zero = ZERO_ONE[out.dtype == _F64]
@@ -199,9 +199,10 @@ def call_cublas(turned: int, *arguments: int) -> None:
     cublas.gemmStridedBatchedEx(handle, turned, *arguments)  # rounds: `gemm` by cuBLAS: FP32 sums, and out
 
 
-def lying(x: Array) -> tuple[Array, int, int, int]:
-    """x (rows, columns), or a batch of such, as it lies: whether transposed, the distance of two rows (columns, if
-    transposed) in elements, and that of two matrices. A copy of x where neither rows nor columns are contiguous.
+def layout_of(x: Array) -> tuple[Array, int, int, int]:
+    """x (rows, columns), or a batch of such, and its layout: 1 if it is transposed, the distance of two rows (of two
+    columns, if transposed) in elements, and that of two matrices. A copy of x if neither rows nor columns are
+    contiguous.
     """
     size, (*steps, down, right) = x.itemsize, x.strides
     rows, columns = x.shape[-2:]

@@ -98,7 +98,7 @@ def _alike(optimizer: Optimizer, ready: Ready) -> dict[tuple, list[tuple[Group, 
     for group, p in ready:
         arrays = _arrays(optimizer, group, p)
         flags = [(name, value) for name, value in group.items() if isinstance(value, bool)]
-        kinds = _walked(arrays), "since" in optimizer.state[p], p.grad_scale, p.policy.rounding
+        kinds = _walked(arrays), "started_at" in optimizer.state[p], p.grad_scale, p.policy.rounding
         key = id(group), *[(name, x.dtype) for name, x in arrays.items()], *flags, *kinds
         found.setdefault(key, []).append((group, p, arrays))
     return found
@@ -136,15 +136,15 @@ def _traced(optimizer: Optimizer, group: Group, p: Parameter, arrays: dict[str, 
         return rule
     random = {"random": "const unsigned long long*"} if p.policy.rounding == "stochastic" else {}
     shared = {**random, "skip": "const bool*", "ended": "int*", "options": "const double*"}
-    late, scale = "since" in optimizer.state[p], scale_type(p.grad_scale)
+    started, scale = "started_at" in optimizer.state[p], scale_type(p.grad_scale)
     many = Many(
         type(optimizer).__name__.lower(),
-        {name: x.dtype for name, x in arrays.items()}, ["step", *["since"] * late],
+        {name: x.dtype for name, x in arrays.items()}, ["step", *["started_at"] * started],
         shared | ({"scale": scale} if scale else {}), drawing=bool(random),
     )  # fmt: skip
     trace, places = many.trace, iter(range(len(_numbers(group))))
     symbolic = {name: _with(value, lambda x: Option(trace, next(places), x, asked)) for name, value in group.items()}
-    counts = {"since": Number(trace, int, f"*{many.count('since')}") if late else 0}
+    counts = {"started_at": Number(trace, int, f"*{many.count('started_at')}") if started else 0}
     counts["step"] = Number(trace, int, trace.variable("long long", f"*{many.count('step')} + 1", number=True))
     names = {name: f"state {name}" for name in optimizer.initial(group)}
 

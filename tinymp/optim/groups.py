@@ -30,7 +30,7 @@ class Groups:
     """An optimizer without its step: see `Optimizer`, which adds that."""
 
     squares: ClassVar[tuple[str, ...]] = ("sum", "exp_avg_sq", "max_exp_avg_sq")  # state that is never negative
-    late: ClassVar[tuple[str, ...]] = ()  # state that appears or disappears when an option changes
+    optional_state: ClassVar[tuple[str, ...]] = ()  # state that appears or disappears when an option changes
     _name = property(lambda self: type(self).__name__)
 
     def __init__(self, params: Iterable, defaults: dict[str, Any]) -> None:
@@ -106,7 +106,7 @@ class Groups:
     def state_of(self, group: Group, p: Parameter) -> State:
         """The state of p, on p's device; missing arrays are made.
 
-        "since": the number of updates before an array was made, if there were any: SGD's first momentum is the
+        "started_at": the number of updates before an array was made, if there were any: SGD's first momentum is the
         gradient.
         """
         state, device = self.state.setdefault(p, {"step": 0}), backend.of(p.array)
@@ -115,7 +115,7 @@ class Groups:
                 state[name] = device.asarray(state[name])
                 continue
             if hasattr(state["step"], "dtype") or state["step"]:
-                state["since"] = copy.copy(state["step"])
+                state["started_at"] = copy.copy(state["step"])
             state[name] = device.xp.full_like(p.master, value, dtype=self.state_dtype(p))
         return state
 
@@ -132,7 +132,7 @@ class Groups:
     def _saved(self, state: State) -> dict[str, Any]:
         """A copy of the state of one parameter, without arrays that no update has written yet."""
         step = int(state["step"])
-        unused = ("since", *(self.late if int(state.get("since", 0)) == step else ()))
+        unused = ("started_at", *(self.optional_state if int(state.get("started_at", 0)) == step else ()))
         arrays = {name: np.array(backend.to_cpu(v)) for name, v in state.items() if name not in ("step", *unused)}
         return {"step": step, **arrays}
 
@@ -157,8 +157,8 @@ class Groups:
         same_keys(where, "the state", state_dict["state"], (), optional=owner)  # none before a parameter's first update
         for i, loaded in state_dict["state"].items():
             group, p = owner[i]
-            needed = {"step", *self.initial(group)} - set(self.late)
-            same_keys(where, f"the state of parameter {self.label(p)}", loaded, needed, optional=self.late)
+            needed = {"step", *self.initial(group)} - set(self.optional_state)
+            same_keys(where, f"the state of parameter {self.label(p)}", loaded, needed, optional=self.optional_state)
             state[p] = {"step": whole(f"{where}: parameter {self.label(p)}", "step", loaded["step"])}
             state[p] |= {name: self._loadable(where, name, p, x) for name, x in loaded.items() if name != "step"}
         self.param_groups, self.state = groups, state

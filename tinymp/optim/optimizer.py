@@ -116,7 +116,7 @@ class Optimizer(Groups):
             policy_in_use.set(p.policy)  # it rounds state and weights; the context of `quietly` ends it
             running.set(Update(self, p))
             g, state = p.grad_array, self.state_of(group, p)
-            counts = {"step": int(state["step"]) + 1, "since": int(state.get("since", 0))}
+            counts = {"step": int(state["step"]) + 1, "started_at": int(state.get("started_at", 0))}
             arrays = {name: rows_of(state[name], g) for name in self.initial(group)}
             updated = find(Optimizer.updated, backend.of(p.array).name) or Optimizer.updated
             w, new = updated(self, rows_of(p.master, g), values_of(g), p.grad_scale, arrays, counts, group)

@@ -18,7 +18,7 @@ class SGD(Optimizer):
     "At first" is the first update with mu > 0. Whenever mu is 0, m stays as it is.
     """
 
-    late = ("momentum_buffer",)
+    optional_state = ("momentum_buffer",)
 
     def __init__(
         self, params: Iterable, lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
@@ -41,7 +41,7 @@ class SGD(Optimizer):
         if mu:
             m = state["momentum_buffer"]
             m *= mu
-            m += (1 - tau * (state["step"] > state["since"] + 1)) * g if tau else g
+            m += (1 - tau * (state["step"] > state["started_at"] + 1)) * g if tau else g
             g = g + mu * m if group["nesterov"] else m
         return w - group["lr"] * g
 
@@ -56,7 +56,7 @@ class Adam(Optimizer):
     eps is an FP32 constant: 1e-8 is 0 in FP16, whose smallest positive value is 6e-8, and m / 0 would be infinite.
     """
 
-    late = ("max_exp_avg_sq",)
+    optional_state = ("max_exp_avg_sq",)
 
     def __init__(
         self, params: Iterable, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,

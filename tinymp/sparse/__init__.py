@@ -42,7 +42,9 @@ class SparseRows:
 
     dtype = property(lambda self: self.values.dtype, doc="The NumPy dtype of the values.")
     ndim = property(lambda self: len(self.shape), doc="The number of axes of the table.")
-    nbytes = property(lambda self: self.indices.nbytes + self.values.nbytes, doc="Of indices and values.")
+    nbytes = property(
+        lambda self: self.indices.nbytes + self.values.nbytes, doc="The size of indices and values in bytes."
+    )
     device = property(lambda self: backend.of(self.values).name, doc='Where it is: "cpu" or "gpu".')
 
     @classmethod

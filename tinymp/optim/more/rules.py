@@ -91,7 +91,7 @@ class RMSprop(Optimizer):
     eps is an FP32 constant: 1e-8 is 0 in FP16, whose smallest positive value is 6e-8.
     """
 
-    late = ("momentum_buffer", "grad_avg")
+    optional_state = ("momentum_buffer", "grad_avg")
 
     __init__ = options(lr=1e-2, alpha=0.99, eps=1e-8, weight_decay=0.0, momentum=0.0, centered=False, maximize=False)
 
@@ -204,7 +204,7 @@ class NAdam(_Adam):
     M_t is state, `mu_product`: where b1 or the decay changes during a training, it keeps the momenta of the past.
     """
 
-    late = ("mu_product",)
+    optional_state = ("mu_product",)
 
     __init__ = options(lr=2e-3, **USUAL, momentum_decay=4e-3, decoupled_weight_decay=False, maximize=False)
 
