@@ -135,7 +135,7 @@ class Op:
 
     saved: Any = ()  # what `save` kept; None once backward has freed it
     statistics: tuple = ()
-    kept: Any = ()  # ids of the memory of saved arrays; backward frees it, and therefore runs only once
+    saved_ids: Any = ()  # ids of the memory of saved arrays; backward frees it, and therefore runs only once
     edges: tuple = ()  # per argument: None, a leaf Tensor, or (op, output index)
     targets: tuple = ()  # per argument: the Target that its gradient must match, or None where none is wanted
     versions: Sequence[tuple] = ()  # (counter, its value) of the arguments and results whose memory backward will read
@@ -261,9 +261,9 @@ class Op:
 
     def _record(self, tensors: list) -> None:
         """Make this op a node of the graph, and note the versions of the arguments and results that it saved."""
-        self.kept = {id(backend.owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
-        if self.kept:
-            self.versions = [(t._version, t._version[0]) for t in tensors if id(backend.owner_of(t.array)) in self.kept]
+        self.saved_ids = ids = {id(backend.owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
+        if ids:
+            self.versions = [(t._version, t._version[0]) for t in tensors if id(backend.owner_of(t.array)) in ids]
         self.sequence, self.policy = next(_sequence), policy_in_use.get()
         for s in self.saved:
             wrong = getattr(s, "dtype", self.storage) != self.storage and s.dtype in FLOATING
@@ -296,7 +296,7 @@ class Op:
                 )
         if here.observers:
             under(policy_in_use, self.policy, tell, "ran", self, tuple(dys), dxs)
-        if self.kept and not retain:
+        if self.saved_ids and not retain:
             self.saved, self.statistics = None, ()
         return dxs
 

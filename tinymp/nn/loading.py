@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import backend
 from ..autograd import Array
-from ..dtypes import fits
+from ..dtypes import fits_dtype
 from ..events import unobserved
 from ..gradients import put
 from ..parameter import Parameter, Weights
@@ -63,7 +63,7 @@ def loadable(name: str, x: Tensor, state: Mapping[str, Any]) -> New:
         raise TypeError(
             f"load_state_dict: '{name}': expected finite values, got {np.count_nonzero(bad)} infinite or nan"
         )
-    if not fits(value, x.dtype):
+    if not fits_dtype(value, x.dtype):
         raise ValueError(f"load_state_dict: '{name}': has values beyond the range of {x.dtype}")
     copy = to_dtype(_array(name + COPY, state[name + COPY], x.array), x.dtype) if copied else None
     return x, _beside(x, to_dtype(value, exact(x).dtype)), None if copy is None else _beside(x, copy)

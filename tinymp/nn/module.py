@@ -11,7 +11,7 @@ import numpy as np
 from .. import backend
 from ..arguments import flag, named, named_by_class
 from ..backend.extras import Held, held
-from ..dtypes import FLOATING, fits
+from ..dtypes import FLOATING, fits_dtype
 from ..events import in_pass, under
 from ..parameter import Parameter, replace, storage_of
 from ..precision import MIXED, Policy, policy_in_use, to_dtype
@@ -225,7 +225,7 @@ class Module:
                 for name, b in module.named_buffers(path, recurse=False):
                     targets.append((name, b, floating if b.dtype in FLOATING else b.dtype))
         for name, x, dtype in targets:
-            if not fits(exact(x), dtype):
+            if not fits_dtype(exact(x), dtype):
                 raise ValueError(f"{policy.name}.cast: '{name}' has values beyond the range of {dtype}")
         changes: list[tuple[Any, dict]] = [
             (x, x.cast_to(kept.get(id(x), policy)) if isinstance(x, Parameter) else {"array": to_dtype(x.array, dtype)})
