@@ -42,13 +42,13 @@ class Decision:
     """A decision about precision, by the name that the command line has for it, and its opposite.
 
     flipped   what is done instead of what mixed precision does, by this policy, and whether the loss is scaled
-    source    where the decision comes from: MPT (v1: its first version), NVG
+    topic     the rule that it flips: `tinymp explain` says more
     verdict   whether it is judged; FP32 is not, it is there for comparison
     """
 
     name: str
     flipped: str
-    source: str
+    topic: str
     policy: Policy
     scaling: bool = True
     verdict: bool = True
@@ -59,30 +59,28 @@ def _with(name: str, policy: Policy = MIXED, **changes: Any) -> Policy:
 
 
 _FP16 = MIXED.storage
-_SOURCE = "MPT 3.3, NVG 2.3.1"
 
-BASELINE = Decision("mixed", "nothing: mixed precision as it is", "MPT 3", MIXED, verdict=False)
+BASELINE = Decision("mixed", "nothing: mixed precision as it is", "storage", MIXED, verdict=False)
 DECISIONS = (
-    Decision("fp32", "everything in FP32: the paper's baseline", "MPT 4", FP32, scaling=False, verdict=False),
-    Decision("master", "no FP32 master: FP16 weights are updated", "MPT 3.1", NO_MASTER),
-    Decision("loss-scaling", "the loss is not scaled", "MPT 3.2, NVG 2.3.1", _with("no-scaling"), scaling=False),
-    Decision("accumulator-4", "FP16 accumulators, rounded after 4 products", "MPT 3.3, NVG 2.2", FP16_ACCUMULATE),
+    Decision("fp32", "everything in FP32: the paper's baseline", "storage", FP32, scaling=False, verdict=False),
+    Decision("master", "no FP32 master: FP16 weights are updated", "master weights", NO_MASTER),
+    Decision("loss-scaling", "the loss is not scaled", "loss scaling", _with("no-scaling"), scaling=False),
     *[
-        Decision(f"accumulator-{n}", f"FP16 accumulators, rounded after {n} products", "MPT 3.3, NVG 2.2",
+        Decision(f"accumulator-{n}", f"FP16 accumulators, rounded after {n} products", "accumulation",
                  _with(f"fp16-accumulate-{n}", FP16_ACCUMULATE, chunk=n))
-        for n in (32, 256)
+        for n in (4, 32, 256)
     ],
-    Decision("split-k", "products in 8 parts, each rounded to FP16 (split-K)", "MPT 3.3", _with("split-k", split=8)),
-    Decision("batch-norm-statistics", "batch norm's sums in FP16", _SOURCE,
+    Decision("split-k", "products in 8 parts, each rounded to FP16", "tensor cores", _with("split-k", split=8)),
+    Decision("batch-norm-statistics", "batch norm's sums in FP16", "batch norm",
              _with("fp16-batch-norm", reduce=_FP16, only=("batch_norm",))),
-    Decision("batch-norm-parameters", "batch norm's weights and running statistics in FP16", "NVG 5.4.2",
+    Decision("batch-norm-parameters", "batch norm's weights and running statistics in FP16", "batch norm",
              _with("fp16-norm", norm=_FP16)),
-    Decision("softmax", "the sums of softmax and of the loss in FP16", _SOURCE,
+    Decision("softmax", "the sums of softmax and of the loss in FP16", "softmax",
              _with("fp16-softmax", reduce=_FP16, only=("softmax", "log_softmax", "logsumexp", "cross_entropy"))),
-    Decision("reductions", "all sums but the loss's in FP16", _SOURCE, FP16_REDUCTIONS),
-    Decision("rounding-to-nearest", "stochastic rounding at every store", "MPT v1 appendix A", STOCHASTIC_ROUNDING),
-    Decision("optimizer-state", "the optimizer's state in FP16", "MPT 3.1", _with("fp16-state", state=_FP16)),
-    Decision("everything", "FP16 throughout, and no scaling", "MPT 3", PURE_FP16, scaling=False),
+    Decision("reductions", "all sums but the loss's in FP16", "reductions", FP16_REDUCTIONS),
+    Decision("rounding-to-nearest", "stochastic rounding at every store", "stochastic rounding", STOCHASTIC_ROUNDING),
+    Decision("optimizer-state", "the optimizer's state in FP16", "optimizer state", _with("fp16-state", state=_FP16)),
+    Decision("everything", "FP16 throughout, and no scaling", "storage", PURE_FP16, scaling=False),
 )  # fmt: skip
 
 
@@ -213,7 +211,7 @@ class Ablation:
 
         def entry(decision: Decision) -> dict[str, Any]:
             (verdict, why), runs = self.judged(decision), self.runs[decision.name]
-            said = {name: getattr(decision, name) for name in ("name", "flipped", "source")}
+            said = {name: getattr(decision, name) for name in ("name", "flipped", "topic")}
             said |= {"policy": str(decision.policy), "verdict": verdict, "why": why}
             return {**said, "runs": [asdict(run) for run in runs]}
 
@@ -221,11 +219,13 @@ class Ablation:
         return jsonable({**plain, "seeds": self.seeds, "decisions": [entry(d) for d in (BASELINE, *self.decisions)]})
 
     def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [("decision", self.work.measure, "of seeds", "verdict", "flipped", "source")]
+        rows: list[tuple[str, ...]] = [
+            ("decision", self.work.measure, "of seeds", "verdict", "flipped", "tinymp explain")
+        ]
         for d in (BASELINE, *self.decisions):
             scores = [run.score for run in self.runs[d.name]]
             found = f"{statistics.fmean(scores):.5g}", f"{min(scores):.5g} to {max(scores):.5g}"
-            rows.append((d.name, *found, self.judged(d)[0] or "-", d.flipped, d.source))
+            rows.append((d.name, *found, self.judged(d)[0] or "-", d.flipped, d.topic))
         title = f"{self.work.name}, {many(self.seeds, 'seed')}; {'higher' if self.work.higher else 'lower'} is better"
         whys = [f"{d.name}: {why}" for d in self.decisions if (why := self.judged(d)[1])]
         return "\n".join([title, "", table(rows, left=range(6), most=None), "", *whys])
