@@ -35,7 +35,7 @@ class Mark(NamedTuple):
 
 def mark(x: Array) -> Mark:
     """The mark of a NumPy array of any dtype that is a number or a truth value."""
-    flat = np.ascontiguousarray(x).reshape(-1)
+    flat: Array = np.ascontiguousarray(x).reshape(-1)
     digest = hashlib.sha1(flat.view(np.uint8), usedforsecurity=False).hexdigest()[:16]  # the fastest in hashlib
     sums, squares, largest, nonfinite = np.zeros(WIDTH), 0.0, 0.0, 0
     of_rows = _signs(b"every row", 1 << (-(-flat.size // WIDTH)).bit_length())
