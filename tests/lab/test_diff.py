@@ -94,7 +94,7 @@ def test_two_runs_that_part_at_a_known_op_and_step(cls, phase, module, op, name,
 
 def test_a_run_and_its_repetition_are_the_same(tmp_path):
     found = diff(job(tmp_path / "a"), job(tmp_path / "b"))
-    assert found.same and found.first is found.beyond is found.unmatched is None
+    assert found.same and found.first is found.parted is found.unmatched is None
     assert [(s.differ, s.worst, s.loss_a == s.loss_b) for s in found.steps] == [(0, 0.0, True)] * 5
     assert "No difference, bit for bit: 225 tensors in 5 steps." in str(found)
     assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path)]) == 0
@@ -130,7 +130,7 @@ def test_an_op_more(tmp_path):
     found = diff(small(tmp_path / "a"), small(tmp_path / "b", more=True, steps=2))
     iteration, which, line = found.diverges
     assert (iteration, which, line.op) == (0, "B", "relu") and found.only[0] == 0 and found.only[1] > 4
-    assert found.unpaired == [1, 0]
+    assert len(found.steps) == 2 and "They part: step 0, small() relu forward (" in str(found)
     assert (found.first.a.op, found.first.rewired) == ("cross_entropy", True) and found.first.inputs > 0.1
     assert "an op before it is in B alone, small() relu forward (" in found.why()
     assert "Unmatched in step 0: 0 ops in A alone, 2 in B alone, 0 in another order" in str(found)
@@ -284,7 +284,8 @@ def test_infinities_signs_of_zeros_and_shapes(tmp_path):
     assert found.depth[-1].distance == math.inf
     assert (found.depth[1].a.nonfinite, found.depth[1].b.nonfinite) == (0, 1)
     found = diff(a, squares(tmp_path / "c", 1.0, -0.0))
-    assert found.first.distance == 0 and "Only the signs of zeros" in found.why() and found.beyond is None
+    assert found.first.distance == 0 and "Only the signs of zeros" in found.why() and found.parted is None
+    assert "Roundings explain all differences." in str(found)
     found = diff(a, squares(tmp_path / "d", 1.0))
     assert "Its shape is (2,) in A and (1,) in B." in found.why() and found.first.distance == math.inf
 
@@ -312,7 +313,7 @@ def test_a_killed_run_is_compared_as_far_as_it_goes(tmp_path):
     assert found.b.ended is None and found.a.ended == "" and found.first is None
     assert 2 <= len(found.steps) <= 4
     assert "ended early: the program was killed" in " ".join(str(found).split())
-    assert found.steps[-1].tensors < found.steps[0].tensors and found.unpaired[0] > 0
+    assert found.steps[-1].tensors < found.steps[0].tensors
     assert found.same and found.only == [0, 0]  # what it did not come to is not held against it
     path.write_bytes(content[:2000] + b"\n" + content[2000:])
     with pytest.raises(ValueError, match=r"diff: line \d+ of .* is no line of a trace"):

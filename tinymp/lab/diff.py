@@ -135,12 +135,11 @@ class Difference:
     a, b           the two runs
     configuration  {what: (of a, of b)} of all that differs in how they were run; `settings` were compared
     first          the first Pair that is not the same, bit for bit; None if all are
-    beyond         the first that is further apart than one rounding explains
+    parted         the first that roundings do not explain, here or in what its op read; None if they explain all
     diverges       where they really part: the step, "A" or "B" for an op that one of them has alone and that changes
                    numbers, "" for one of both, and its Line (A's); None if all tensors that both have are the same
     unmatched      the first step with ops that one run has alone, or in another order; None if there is none
     only           how many tensors only A has, and only B
-    unpaired       how many steps only A has, and only B
     steps          every step that both have, as Compared
     depth          the Pairs of the first step with a difference (else of the first), in the order of the program
     """
@@ -148,22 +147,18 @@ class Difference:
     def __init__(self, a: Run, b: Run) -> None:
         self.a, self.b = a, b
         self.first: Pair | None = None
-        self.beyond: Pair | None = None
-        self._parted: Pair | None = None
+        self.parted: Pair | None = None
         self.diverges: tuple[int, str, Line] | None = None
         self.unmatched: Unmatched | None = None
-        self.only, self.unpaired = [0, 0], [0, 0]
+        self.only = [0, 0]
         self.steps: list[Compared] = []
         self.depth: list[Pair] = []
         self._aligner = Aligner()
         self._read: list[list[dict[int, _Read]]] = [[{}, {}], [{}, {}]]  # of A and B: of the last step, and of this one
         seeds: list[int | None] = []
         for one, other in _together(a.steps(), b.steps()):
-            if one is None or other is None:
-                self.unpaired[one is None] += 1
-            else:
-                seeds = seeds or [one.seed, other.seed]
-                self._compare(one, other)
+            seeds = seeds or [one.seed, other.seed]
+            self._compare(one, other)
         if not self.steps:
             raise ValueError(f"diff: no tensor in common: {_found(a)}, {_found(b)}. Trace the same program for both")
         of_a, of_b = (_settings(run, seed) for run, seed in zip((a, b), seeds))
@@ -197,11 +192,10 @@ class Difference:
         if not pairs:
             return
         self.first = self.first or next((p for p in pairs if not p.same), None)
-        self.beyond = self.beyond or next((p for p in pairs if p.distance > SLACK * p.rounding), None)
-        if not self._parted:
-            self._parted = next((p for p in pairs if p.adds), None)
-            if self._parted or (self.first and self.diverges is None):
-                self.diverges = _diverges(pairs, self._parted or self.first)
+        if not self.parted:
+            self.parted = next((p for p in pairs if p.adds), None)
+            if self.parted or (self.first and self.diverges is None):
+                self.diverges = _diverges(pairs, self.parted or self.first)
         differ = [p for p in pairs if not p.same]
         if not self.steps or (differ and all(p.same for p in self.depth)):
             self.depth = pairs
@@ -318,19 +312,16 @@ class Difference:
             begins = "What both have is the same, bit for bit" if any(self.only) else "No difference, bit for bit"
             tensors = sum(s.tensors for s in self.steps)
             yield Section(f"{begins}: {many(tensors, 'tensor')} in {many(len(self.steps), 'step')}.")
-        elif self.diverges and not any(p and p.a is self.diverges[2] for p in (self.first, self.beyond)):
-            at, which, line = self.diverges
-            what = [f"Only {which} has it. It changes the numbers, and what comes after it differs."] * bool(which)
-            if self._parted and not which:
-                what = [f"Apart by {apart(self._parted.distance)}, what it read by {apart(self._parted.inputs)}."]
-            yield Section(f"They part: step {at}, {_at(line)}", what)
         if self.first is not None:
             yield _about("First difference", self.first, [self.why()])
-            if self.beyond is None:
-                yield Section("No tensor is further apart than one rounding explains.")
-            elif self.beyond.a is not self.first.a:
-                grows = [f"What it read is apart by {apart(self.beyond.inputs)}."] if self.beyond.inputs else []
-                yield _about("First beyond one rounding", self.beyond, grows)
+        if self.diverges and self.diverges[1]:
+            at, which, line = self.diverges
+            alone = f"Only {which} has it. It changes the numbers, and what comes after it differs."
+            yield Section(f"They part: step {at}, {_at(line)}", [alone])
+        elif self.parted and self.parted is not self.first:
+            yield _about("They part", self.parted, [f"What it read is apart by {apart(self.parted.inputs)}."])
+        elif self.first and not self.parted:
+            yield Section("Roundings explain all differences.")
         if self.unmatched is not None:
             at, a, b, moved = self.unmatched
             said = [f"In {w} alone: {_listed(lines, most)}." for w, lines in zip("AB", (a, b)) if lines]
@@ -408,12 +399,13 @@ def rounding(x: Line) -> float:
     return half + half * tiny * math.sqrt(math.prod(x.shape)) / x.norm if x.norm else half
 
 
-def _together(a: Iterator[Step], b: Iterator[Step]) -> Iterator[tuple[Step | None, Step | None]]:
-    """The steps of two runs by their number; None where one lacks it."""
+def _together(a: Iterator[Step], b: Iterator[Step]) -> Iterator[tuple[Step, Step]]:
+    """The steps that both runs have."""
     tagged = heapq.merge(*(zip(repeat(i), steps) for i, steps in enumerate((a, b))), key=lambda x: x[1].iteration)
     for _, some in groupby(tagged, lambda x: x[1].iteration):
         found = dict(some)
-        yield found.get(0), found.get(1)
+        if len(found) == 2:
+            yield found[0], found[1]
 
 
 # ---------------------------------------------------------------------------------------------------------- as text
