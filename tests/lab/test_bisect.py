@@ -165,7 +165,7 @@ def planted(tmp_path, monkeypatch):
     program = tmp_path / "played.py"
     program.write_text("")
 
-    def make(n, culprits, seeds=1, **options):
+    def make(n, culprits, seeds=1):
         shared = {"class": "L", "made": "", "called": ""}
         modules = [{"names": [f"m.{i}"], "keys": [f"0:{i}"], **shared} for i in range(n)]
 
@@ -179,9 +179,7 @@ def planted(tmp_path, monkeypatch):
 
         runs = []
         monkeypatch.setattr(bisect, "_in_a_process", played)
-        return Bisection(
-            str(program), measure="loss", seeds=seeds, out=tmp_path, say=lambda text: None, **options
-        ), runs
+        return Bisection(str(program), False, [], "loss", seeds, out=tmp_path), runs
 
     return make
 

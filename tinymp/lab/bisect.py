@@ -28,7 +28,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,7 @@ class BisectionError(Exception):
     """There is nothing to compare with: FP32 itself has no measure, or no model is in half precision."""
 
 
+@dataclass
 class Bisection:
     """The search; `run` makes it.
 
@@ -91,34 +92,29 @@ class Bisection:
                    seed, 0, 1, ..., which is then added to that of every `mp.manual_seed` in the program
     tolerance      the margin, instead of the rule above
     out            a folder for bisect.json, and for what the runs print
-    say            is told of each try that is done
 
     modules  what may be kept, each with names, keys, class and the lines where it is made and called
+    models   the names of the models
     found    indices of the modules that are needed; [] where none is, None where keeping all of them does not help, or
              where nothing can be compared
+    kept     for each model the answer: path -> name of a policy
+    runs     how many there were
     """
 
-    def __init__(
-        self,
-        program: str,
-        arguments: Sequence[str] = (),
-        *,
-        measure: str,
-        module: bool = False,
-        seeds: int = 3,
-        tolerance: float | None = None,
-        out: Path = Path("runs/bisect"),
-        say: Callable[[str], None] = print,
-    ) -> None:
-        self.seeds, self.tolerance, self.out, self.say = seeds, tolerance, out.absolute(), say
-        self.asked = dict[str, Any](program=program, module=module, arguments=[*arguments], measure=measure)
-        self.tries: list[Try] = []
-        self.modules: list[dict[str, Any]] = []
-        self.models: list[str] = []  # their names
-        self.found: list[int] | None = []
-        self.kept: list[dict[str, str]] = []  # for each model the answer: path -> name of a policy
-        self.verdict = ""
-        self.runs = 0
+    program: str
+    module: bool
+    arguments: list[str]
+    measure: str
+    seeds: int = 3
+    tolerance: float | None = None
+    out: Path = Path("runs/bisect")
+    tries: list[Try] = field(default_factory=list)
+    modules: list[dict[str, Any]] = field(default_factory=list)
+    models: list[str] = field(default_factory=list)
+    found: list[int] | None = field(default_factory=list)
+    kept: list[dict[str, str]] = field(default_factory=list)
+    verdict: str = ""
+    runs: int = 0
 
     def _try(self, what: str, keep: list[str] | None) -> Try:
         """Run with these modules kept, over the seeds; a set that was tried is not tried again."""
@@ -129,7 +125,8 @@ class Bisection:
         every = self._all("keys", range(len(self.modules)))
         for seed in range(self.seeds):
             self.runs += 1
-            plan = Plan(**self.asked, seed=seed, fp32=keep is None, keep=keep or [], modules=every)
+            asked = self.program, self.module, self.arguments, self.measure
+            plan = Plan(*asked, seed, fp32=keep is None, keep=keep or [], modules=every)
             new.runs.append(_in_a_process(plan, self.out / "logs" / f"{self.runs:04}.txt"))
             if new.error:
                 break
@@ -139,7 +136,7 @@ class Bisection:
             new.matches = low <= new.mean <= high
         elif new.error:
             self._refuse("in FP32", new)
-        self.say(f"{many(self.runs, 'run'):>8}  {what}: {', '.join(filter(None, self._cells(new)[1:]))}")
+        print(f"{many(self.runs, 'run'):>8}  {what}: {', '.join(filter(None, self._cells(new)[1:]))}", flush=True)
         return new
 
     def _bounds(self) -> tuple[float, float]:
@@ -200,14 +197,8 @@ class Bisection:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
-        plain = ("asked", "seeds", "tolerance", "modules", "verdict")
-        return {
-            **{name: getattr(self, name) for name in plain},
-            "matches": self._bounds(),
-            "tries": [asdict(one) for one in self.tries],
-            "found": None if self.found is None else [self.modules[i] for i in self.found],
-            "keep": self.kept,
-        }
+        found = None if self.found is None else [self.modules[i] for i in self.found]
+        return {**asdict(self), "out": str(self.out), "found": found}
 
     def _cells(self, one: Try) -> tuple[str, ...]:
         numbers = ["-" if math.isnan(value) else f"{value:.5g}" for value in (*one.values, one.mean)]
@@ -216,7 +207,7 @@ class Bisection:
 
     def __str__(self) -> str:
         """The answer, and a table of all tries."""
-        rows = [("kept in FP32", f"{self.asked['measure']}, seed by seed", "mean", ""), *map(self._cells, self.tries)]
+        rows = [("kept in FP32", f"{self.measure}, seed by seed", "mean", ""), *map(self._cells, self.tries)]
         low, high = self._bounds()
         rule = "the spread of FP32's runs, at least 1 % of their mean" if self.tolerance is None else "as asked"
         parts: list[str] = [

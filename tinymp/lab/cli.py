@@ -6,7 +6,6 @@ Exit code 2: the command line is wrong; of diff 1: the runs differ.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import shutil
 import signal
@@ -141,16 +140,13 @@ def _example(p: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         print(shipped.overview())
         return 0
     module = f"examples.{options.name}"
-    needs = f"{options.name} needs %s, which is not installed: {hint(shipped.EXAMPLES[options.name])}"
-    if importlib.util.find_spec("matplotlib") is None:  # its picture would be missing after all that it trained
-        p.error(needs % "matplotlib")
     with as_if([module, *options.arguments], shipped.examples_home()):
         try:
             run(module, True)
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] in ("tinymp", "examples"):
                 raise
-            p.error(needs % error.name)
+            p.error(f"{error.name} is not installed: {hint(shipped.EXAMPLES[options.name])}")
     return 0
 
 
@@ -240,14 +236,14 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _bisect(p: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    given = {name: value for name, value in vars(options).items() if name not in ("command", "run")}
     with started(options.program, options.arguments, options.module):
         try:
             check_program(options.program, options.module)
             check(options.out)
         except WRONG as error:
             p.error(str(error))
-    bisection = Bisection(**given)
+    asked = options.program, options.module, options.arguments, options.measure
+    bisection = Bisection(*asked, options.seeds, options.tolerance, options.out)
     try:
         bisection.run()
     except BisectionError as error:

@@ -228,8 +228,7 @@ class Difference:
 
     def _pair(self, iteration: int, a: Line, b: Line) -> Pair:
         far, (of_a, of_b) = distance(a, b), [seen[1] for seen in self._read]
-        same = (a.dtype, a.shape, a.digest, a.scale) == (b.dtype, b.shape, b.digest, b.scale)
-        same = same or (a.dtype == b.dtype and a.scale != b.scale and far == 0)
+        same = far == 0 and a.dtype == b.dtype and (a.digest == b.digest or a.scale != b.scale)
         theirs = {of_b[j].partner: j for j in b.inputs if j in of_b}
         others = iter([j for j in b.inputs if j not in of_b or of_b[j].partner not in a.inputs])
         read = [(i, theirs[i] if i in theirs else next(others, -1)) for i in a.inputs]

@@ -10,12 +10,12 @@ import difflib
 import inspect
 import math
 import re
-import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from html import escape
+from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
 from types import FunctionType, ModuleType
@@ -83,11 +83,10 @@ def explain(name: str) -> Explanation:
 
     Upper and lower case, spaces, hyphens, underscores and a plural's s do not matter: "batch norm" is "batch_norm".
     If several things have the name, the op comes first. A question is answered by the topic that tells most of
-    it ("where is the master copy rounded?"), an argument that few ops have by one of them. ValueError for an unknown
-    name, with the nearest ones.
+    it ("where is the master copy rounded?"). ValueError for an unknown name, with the nearest ones.
     """
     known, key = _known(), _key(name)
-    entry = known.get(key) or known.get(_singular(key)) or _asked(name)
+    entry = known.get(key) or _asked(name)
     if entry is None:
         alike = [k for word in (key, *map(_key, name.split())) for k in difflib.get_close_matches(word, known, 3, 0.7)]
         like = list(dict.fromkeys(known[k][0] for k in alike))[:4]
@@ -116,19 +115,12 @@ def overview() -> str:
 
 
 def _key(name: str) -> str:
-    return re.sub(r"^\w*\.?(nn|ops|optim)\.|[\s_-]", "", name.lower())
-
-
-def _singular(key: str) -> str:
-    return re.sub(r"(?<!s)s$", "", key)
+    return re.sub(r"^\w*\.?(nn|ops|optim)\.|[\s_-]", "", name.lower()).rstrip("s")
 
 
 def _asked(question: str) -> tuple[str, str, Any] | None:
-    """An op that has an argument of this name, if few have; else the topic that tells most of what is asked."""
-    key, asked = _key(question), _words(question)
-    takes = [f for f in _public(ops).values() if key in map(_key, inspect.signature(f).parameters)]
-    if 0 < len(takes) < 4:
-        return takes[0].__name__, "op", takes[0]
+    """The topic that tells most of what is asked."""
+    asked = _words(question)
 
     def told(name: str) -> float:
         names, text = _told(name)
@@ -161,9 +153,8 @@ def _words(text: str) -> set[str]:
 
 @cache
 def _known() -> dict[str, tuple[str, str, Any]]:
-    """All entries by their keys: by the names as they are, then as singulars (the op "zeros")."""
-    found = {_key(entry[0]): entry for entry in reversed(list(_entries()))}
-    return {_singular(key): entry for key, entry in reversed(found.items())} | found
+    """All entries by their keys."""
+    return {_key(entry[0]): entry for entry in reversed(list(_entries()))}
 
 
 def _public(module: ModuleType) -> dict[str, Any]:
@@ -260,7 +251,7 @@ def _line(thing: Any) -> tuple[str, str]:
         module, _, name = f"tinymp.{thing}".rpartition(".")
     else:
         module, name = inspect.unwrap(thing).__module__, inspect.unwrap(thing).__qualname__
-    path, line = Path(sys.modules[module].__file__ or ""), -1
+    path, line = Path(import_module(module).__file__ or ""), -1
     source = path.read_text(encoding="utf-8").splitlines()
     for part in name.split("."):  # a row of a table is defined as a constant
         defined = re.compile(rf"\s*(def|class) {part}\b|{part}(:.*)? = ")

@@ -166,11 +166,7 @@ class Trial:
         number = numbers.get(id(model), len(self.casts))
         if number == len(self.casts):
             self.casts.append(Cast(model, {}))
-        names: dict[int, str] = {}  # a module that has several paths is known by the first
-        keys = {
-            path: names.setdefault(id(module), f"{number}:{path}")
-            for path, module in model.named_modules(remove_duplicate=False)
-        }
+        keys = {path: f"{number}:{path}" for path, _ in model.named_modules()}
         chosen = [path for path, key in keys.items() if key in self.plan.keep]
         asked: dict[str, Policy] = {}  # by the program
         wanted: dict[str, Policy] = {}
@@ -178,7 +174,7 @@ class Trial:
         for path, key in keys.items():
             parent, within = path.rpartition(".")[0], f"{path}." if path else ""
             asked[path] = (given or {}).get(path, asked[parent] if path else policy)
-            parts = len({keys[other] for other in chosen if other.startswith(within) and other != path})
+            parts = sum(other.startswith(within) and other != path for other in chosen)
             mine = path in chosen or (key not in self.plan.modules and parts > 1)
             wanted[path] = FP32 if mine and asked[path].storage in HALVES else asked[path]
             if wanted[path] != (wanted[parent] if path else policy):
