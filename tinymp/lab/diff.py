@@ -18,7 +18,7 @@ import shutil
 import statistics
 import textwrap
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby, repeat
@@ -29,7 +29,7 @@ import numpy as np
 from ..audit.numbers import SPACE, apart, many, number
 from ..audit.report import document
 from ..audit.run import Line, Run, Step
-from ..audit.sampling import html, narrowed, table
+from ..audit.sampling import Table, html, table
 from ..checkpoint.writing import printable
 from ..dtypes import FLOATING, as_dtype
 from ..ops.more.limits import limits
@@ -108,15 +108,6 @@ class Compared(NamedTuple):
     worst: float
     where: str
     weights: float | None
-
-
-class Section(NamedTuple):
-    """What is said below a title: sentences, and a table of rows, whose columns `left` are aligned to the left."""
-
-    title: str
-    said: Sequence[str] = ()
-    rows: Sequence[tuple[str, ...]] = ()
-    left: tuple[int, ...] = (0,)
 
 
 def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Difference:
@@ -283,52 +274,47 @@ class Difference:
         return " ".join(parts)
 
     def __str__(self) -> str:
-        width, parts = shutil.get_terminal_size().columns, []
-        for title, said, rows, left in self.sections(12):
-            lines = [textwrap.fill(title, width), *[textwrap.indent(textwrap.fill(s, width - 2), "  ") for s in said]]
-            if rows:
-                lines.append(table(narrowed([*rows], width, left[0], middle=True), left, most=None, ruled=False))
-            parts.append("\n".join(lines))
-        return "\n\n".join(parts).replace(SPACE, " ")
+        width = shutil.get_terminal_size().columns - 2
+        lines = []
+        for title, *said in self.sections(12):
+            lines += ["", textwrap.fill(title, width)]
+            lines += [p if isinstance(p, Table) else textwrap.indent(textwrap.fill(p, width), "  ") for p in said]
+        return "\n".join(lines[1:]).replace(SPACE, " ")
 
     def to_html(self) -> str:
         """All of it as one page that needs nothing else."""
         return printable(document(f"tinymp diff: {self.a.source} and {self.b.source}", [self._repr_html_()]))
 
     def _repr_html_(self) -> str:
-        parts = []
-        for title, said, rows, left in self.sections(None):
-            told = [*said, table(rows, left, most=None)] if rows else said
-            parts.append(f"<h3>{escape(title)}</h3>\n{html(told)}")
-        return "\n".join(parts)
+        return "\n".join(f"<h3>{escape(title)}</h3>\n{html(said)}" for title, *said in self.sections())
 
-    def sections(self, most: int | None) -> Iterator[Section]:
-        """All that there is to say. most: ops that are shown of a phase, and steps."""
-        yield Section("Compared:", [f"{w}: {_found(run)}" for w, run in zip("AB", (self.a, self.b))])
+    def sections(self, most: int | None = None) -> Iterator[list[str]]:
+        """All that there is to say: titles, each with sentences or a Table. most: ops of a phase, and steps, in it."""
+        yield ["Compared:", *[f"{w}: {_found(run)}" for w, run in zip("AB", (self.a, self.b))]]
         configured = [f"{name}: {x} in A, {y} in B" for name, (x, y) in self.configuration.items()]
-        yield Section(f"Configuration: {len(configured)} of {self.settings} settings differ", configured)
+        yield [f"Configuration: {len(configured)} of {self.settings} settings differ", *configured]
         if self.first is None:
             begins = "What both have is the same, bit for bit" if any(self.only) else "No difference, bit for bit"
             tensors = sum(s.tensors for s in self.steps)
-            yield Section(f"{begins}: {many(tensors, 'tensor')} in {many(len(self.steps), 'step')}.")
-        if self.first is not None:
-            yield _about("First difference", self.first, [self.why()])
+            yield [f"{begins}: {many(tensors, 'tensor')} in {many(len(self.steps), 'step')}."]
+        else:
+            yield _about("First difference", self.first, self.why())
         if self.diverges and self.diverges[1]:
             at, which, line = self.diverges
             alone = f"Only {which} has it. It changes the numbers, and what comes after it differs."
-            yield Section(f"They part: step {at}, {_at(line)}", [alone])
+            yield [f"They part: step {at}, {_at(line)}", alone]
         elif self.parted and self.parted is not self.first:
-            yield _about("They part", self.parted, [f"What it read is apart by {apart(self.parted.inputs)}."])
+            yield _about("They part", self.parted, f"What it read is apart by {apart(self.parted.inputs)}.")
         elif self.first and not self.parted:
-            yield Section("Roundings explain all differences.")
+            yield ["Roundings explain all differences."]
         if self.unmatched is not None:
             at, a, b, moved = self.unmatched
             said = [f"In {w} alone: {_listed(lines, most)}." for w, lines in zip("AB", (a, b)) if lines]
             counts = f"{many(len(a), 'op')} in A alone, {len(b)} in B alone, {moved} in another order"
-            yield Section(f"Unmatched in step {at}: {counts}", said)
+            yield [f"Unmatched in step {at}: {counts}", *said]
         if self.first is not None:
-            yield Section(f"Along depth, step {self.depth[0].iteration}:", [], self._along_depth(most), (0, 3))
-            yield Section("By step:", [], self._by_step(most), (7,))
+            yield [f"Along depth, step {self.depth[0].iteration}:", table(self._along_depth(most), (0, 3), most=None)]
+            yield ["By step:", table(self._by_step(most), (7,), most=None)]
 
     def _along_depth(self, most: int | None) -> list[tuple[str, ...]]:
         """The ops of one step."""
@@ -427,14 +413,14 @@ def _found(run: Run) -> str:
     return text + f"; other processes: {', '.join(run.others)}" * bool(run.others)
 
 
-def _about(title: str, p: Pair, more: list[str]) -> Section:
+def _about(title: str, p: Pair, more: str) -> list[str]:
     a, b = p.a, p.b
     lines = a.caller if a.caller == b.caller else f"A: {a.caller}, B: {b.caller}"
     dtypes = a.dtype if a.dtype == b.dtype else f"{a.dtype} and {b.dtype}"
     far = f"Apart by {apart(p.distance)} of its norm"
     if a.nonfinite != b.nonfinite:
         far = f"{a.nonfinite:,} numbers in A and {b.nonfinite:,} in B are infinite or NaN"
-    return Section(f"{title}: step {p.iteration}, {a} ({lines})", [f"{far}; {dtypes} {a.shape}.", *more])
+    return [f"{title}: step {p.iteration}, {a} ({lines})", f"{far}; {dtypes} {a.shape}.", more]
 
 
 def _at(x: Line) -> str:
