@@ -5,8 +5,8 @@ the same if its bits are, but for the loss scale that it carries. How far apart 
 |a - b| / max(|a|, |b|), with the Euclidean norm of all elements, each divided by its loss scale. That is known within a
 tenth or so (backend/sketch.py), and infinite where the shapes, or the numbers of infinities and NaN, differ.
 
-One rounding to nearest explains a distance of at most half a unit in the last place of the coarsest dtype that a number
-has been in, here or in what the op read. Beyond half as much again (for the uncertainty), a pair is more than rounded.
+One rounding to nearest explains a distance of at most half a unit in the last place of the coarser dtype. Beyond half
+as much again (for the uncertainty), and ten times of what the op read, the runs part.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ import heapq
 import math
 import os
 import shutil
-import statistics
 import textwrap
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from html import escape
 from itertools import groupby, repeat
 from typing import NamedTuple
@@ -48,7 +46,7 @@ class Pair(NamedTuple):
     inputs    the largest distance among what its op read; None where that is not known
     rewired   whether A's op and B's did not read the same tensors, as behind an op that one run has alone
     behind    those ops, with "A" or "B", where they change what is read: the results that only one run has
-    rounding  the distance that one rounding to the coarsest dtype so far explains
+    rounding  the distance that one rounding to the coarser dtype explains
     """
 
     iteration: int
@@ -97,14 +95,13 @@ class Unmatched(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """A step: both losses, distances of the ops' results, the worst of the weights; None where there is none."""
+    """A step: both losses, the largest distances of ops' results and of weights; None where there is none."""
 
     iteration: int
     loss_a: float | None
     loss_b: float | None
     tensors: int
     differ: int
-    median: float
     worst: float
     where: str
     weights: float | None
@@ -145,7 +142,8 @@ class Difference:
         self.steps: list[Compared] = []
         self.depth: list[Pair] = []
         self._aligner = Aligner()
-        self._read: list[list[dict[int, _Read]]] = [[{}, {}], [{}, {}]]  # of A and B: of the last step, and of this one
+        self._lines: list[dict[int, Line]] = [{}, {}]  # of A and B, by their numbers: those that may still be read
+        self._partners: list[dict[int, int]] = [{}, {}]  # of A and B: the numbers of the same tensor in the other run
         seeds: list[int | None] = []
         for one, other in _together(a.steps(), b.steps()):
             seeds = seeds or [one.seed, other.seed]
@@ -168,18 +166,16 @@ class Difference:
         aligned = list(self._aligner.align(one.lines, other.lines))
         while aligned and not (one.whole and other.whole) and None in aligned[-1]:
             aligned.pop()  # what a run that was cut off did not come to
-        alone: list[list[Line]] = [[], []]
+        both = [(x, y) for x, y in aligned if x is not None and y is not None]
         for side, lines in enumerate(zip(*aligned)):
-            self._read[side] = [self._read[side][1], {}]
-            for line in sorted((x for x in lines if x is not None), key=lambda x: x.number):
-                self._enter(side, line)
-        for x, y in aligned:
-            if x is not None and y is not None:
-                self._read[0][1][x.number].partner, self._read[1][1][y.number].partner = y.number, x.number
-            else:
-                alone[x is None] += [line for line in (x, y) if line is not None]
-        pairs = [self._pair(one.iteration, x, y) for x, y in aligned if x is not None and y is not None]
-        self._count(one.iteration, alone, pairs)
+            now = {x.number: x for x in lines if x is not None}
+            read = {i for x in now.values() for i in x.inputs}
+            before = {i: self._partners[side][i] for i in read if i in self._partners[side]}
+            self._lines[side] = {i: x for i, x in self._lines[side].items() if i in read} | now
+            self._partners[side] = before | {pair[side].number: pair[1 - side].number for pair in both}
+        pairs = [self._pair(one.iteration, x, y) for x, y in both]
+        only_a, only_b = [x for x, y in aligned if x and y is None], [y for x, y in aligned if y and x is None]
+        self._count(one.iteration, [only_a, only_b], pairs)
         if not pairs:
             return
         self.first = self.first or next((p for p in pairs if not p.same), None)
@@ -193,18 +189,11 @@ class Difference:
         results = [p for p in pairs if p.a.role == "output"] or pairs
         worst = max(results, key=lambda p: p.distance)
         losses = [p for p in pairs if p.a.role == "loss" and p.a.sketch.size == p.b.sketch.size == 1]
-        loss_a, loss_b = [float(x.sketch[0]) / x.scale for x in losses[-1][1:3]] if losses else (None, None)
+        of_a, of_b = [float(x.sketch[0]) / x.scale for x in losses[-1][1:3]] if losses else (None, None)
         weights = max((p.distance for p in pairs if p.a.role == "update"), default=None)
-        median = statistics.median(p.distance for p in results)
-        counts = len(pairs), len(differ)
-        found = one.iteration, loss_a, loss_b, *counts, median, worst.distance, str(worst.a), weights
-        self.steps.append(Compared(*found))
-
-    def _enter(self, side: int, line: Line) -> None:
-        before, now = self._read[side]
-        now.update({i: before[i] for i in line.inputs if i in before})  # it lasts while it is read
-        rounds = max([rounding(line), *[now[i].rounding for i in line.inputs if i in now]])
-        now[line.number] = _Read(line, rounds)
+        self.steps.append(
+            Compared(one.iteration, of_a, of_b, len(pairs), len(differ), worst.distance, str(worst.a), weights)
+        )
 
     def _count(self, iteration: int, alone: list[list[Line]], pairs: list[Pair]) -> None:
         self.only = [n + len(lines) for n, lines in zip(self.only, alone)]
@@ -218,31 +207,26 @@ class Difference:
                 self.unmatched = Unmatched(iteration, ops[0], ops[1], len(ran) - len(order))
 
     def _pair(self, iteration: int, a: Line, b: Line) -> Pair:
-        far, (of_a, of_b) = distance(a, b), [seen[1] for seen in self._read]
+        far, (of_a, of_b), theirs = distance(a, b), self._lines, self._partners[1]
         same = far == 0 and a.dtype == b.dtype and (a.digest == b.digest or a.scale != b.scale)
-        theirs = {of_b[j].partner: j for j in b.inputs if j in of_b}
-        others = iter([j for j in b.inputs if j not in of_b or of_b[j].partner not in a.inputs])
-        read = [(i, theirs[i] if i in theirs else next(others, -1)) for i in a.inputs]
-        rewired = len(a.inputs) != len(b.inputs) or any(of_b[j].partner != i for i, j in read if j in of_b)
-        known = [distance(of_a[i].line, of_b[j].line) for i, j in read if i in of_a and j in of_b]
+        others = iter([j for j in b.inputs if theirs.get(j) not in a.inputs])
+        paired = {theirs[j]: j for j in b.inputs if j in theirs}
+        read = [(i, paired[i] if i in paired else next(others, -1)) for i in a.inputs]
+        rewired = len(a.inputs) != len(b.inputs) or any(theirs.get(j) != i for i, j in read if j in of_b)
+        known = [distance(of_a[i], of_b[j]) for i, j in read if i in of_a and j in of_b]
         inputs = max(known, default=None) if len(a.inputs) == len(b.inputs) else None
         behind = self._behind(a, b) if rewired and not same else ()
-        rounds = max(of_a[a.number].rounding, of_b[b.number].rounding)
-        return Pair(iteration, a, b, same, far, inputs, rewired, behind, rounds)
+        return Pair(iteration, a, b, same, far, inputs, rewired, behind, max(rounding(a), rounding(b)))
 
     def _behind(self, a: Line, b: Line) -> tuple[tuple[str, Line], ...]:
         found: dict[tuple[int, int], Line] = {}
         waits = [(0, i) for i in a.inputs] + [(1, j) for j in b.inputs]
         while waits:
             side, i = at = waits.pop()
-            read = self._read[side][1].get(i)
-            if read is not None and read.partner is None and at not in found:
-                found[at] = read.line
-                waits += [(side, j) for j in read.line.inputs]
-        changed = []
-        for (side, _), x in sorted(found.items()):
-            seen = self._read[side][1]
-            changed += [("AB"[side], x)] * (not passes(x, {i: seen[i].line for i in x.inputs if i in seen}))
+            if i in self._lines[side] and i not in self._partners[side] and at not in found:
+                found[at] = self._lines[side][i]
+                waits += [(side, j) for j in found[at].inputs]
+        changed = [("AB"[side], x) for (side, _), x in sorted(found.items()) if not passes(x, self._lines[side])]
         return tuple([one for one in changed if one[1].role == "output"] or changed)
 
     # ---- telling
@@ -314,7 +298,7 @@ class Difference:
             yield [f"Unmatched in step {at}: {counts}", *said]
         if self.first is not None:
             yield [f"Along depth, step {self.depth[0].iteration}:", table(self._along_depth(most), (0, 3), most=None)]
-            yield ["By step:", table(self._by_step(most), (7,), most=None)]
+            yield ["By step:", table(self._by_step(most), (6,), most=None)]
 
     def _along_depth(self, most: int | None) -> list[tuple[str, ...]]:
         """The ops of one step."""
@@ -327,22 +311,12 @@ class Difference:
         return rows
 
     def _by_step(self, most: int | None) -> list[tuple[str, ...]]:
-        rows: list[tuple[str, ...]] = [("step", "loss A", "loss B", "differ", "median", "worst", "weights", "worst in")]
+        rows: list[tuple[str, ...]] = [("step", "loss A", "loss B", "differ", "worst", "weights", "worst in")]
         for s in _some(self.steps, most):
             losses = ["-" if x is None else number(x) for x in (s.loss_a, s.loss_b)]
-            far = ["-" if x is None else apart(x) for x in (s.median, s.worst, s.weights)]
+            far = ["-" if x is None else apart(x) for x in (s.worst, s.weights)]
             rows.append((str(s.iteration), *losses, f"{s.differ}/{s.tensors}", *far, s.where * (s.worst > 0)))
         return rows
-
-
-@dataclass
-class _Read:
-    """A tensor that may be read: its line, the rounding that it inherits, and the number of its partner in the other
-    run."""
-
-    line: Line
-    rounding: float
-    partner: int | None = None
 
 
 def _is_op(x: Line) -> bool:
