@@ -44,14 +44,14 @@ def register(command: Callable[..., argparse.ArgumentParser]) -> None:
     a.add_argument("--out", type=Path, default=Path("assignments"), metavar="DIR", help="default: assignments")
 
 
-def _list(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
+def _list(p: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     for lesson in lessons().values():
         print(f"{lesson.title:<44}{len(lesson.exercises)} exercises: {', '.join(lesson.exercises)}")
     print("\ntinymp course start writes their notebooks to the folder course.")
     return 0
 
 
-def _start(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
+def _start(p: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     check_folder(options.folder)
     for lesson in lessons().values():
         path = options.folder / f"{lesson.path.stem}.ipynb"
@@ -62,7 +62,7 @@ def _start(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
     return 0
 
 
-def _assign(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
+def _assign(p: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if options.seed < 1:
         p.error(f"argument --seed: expected 1 or more (0 draws what students see), got {options.seed}")
     if options.wheel is not None and not options.wheel.is_file():
@@ -83,7 +83,7 @@ def _assign(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[
     return 0
 
 
-def _race(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
+def _race(p: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if not 0 < options.budget <= 1024:
         p.error(f"argument --budget: expected a number of GiB, above 0, got {options.budget}")
     for path in options.entry:

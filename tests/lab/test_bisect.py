@@ -85,21 +85,19 @@ def results(tmp_path):
 
 
 @pytest.mark.parametrize(("n", "culprit", "seeds"), [(2, "overflow@1", 2), (8, "vanish@7", 1)])
-def test_one_module_is_found(n, culprit, seeds, script, forks, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(bisect, "LONG", 0 if n == 2 else 1e9)
+def test_one_module_is_found(n, culprit, seeds, script, forks, tmp_path, capsys):
     assert main(["bisect", "--measure", "losses", "--seeds", str(seeds), script, str(n), culprit]) == 0
     name = f"model.{culprit[-1]}"
     printed, found = capsys.readouterr().out, results(tmp_path)
     assert [one["names"] for one in found["found"]] == [[name]]
     assert f"{name} must stay in FP32." in printed
-    assert printed.count(" more to find one module\n") == printed.count("a run takes ") == (n == 2)
     assert f"    {name}: Layer, {MADE}, called at own.py:{14 if 'over' in culprit else 17}" in printed
     assert f'policy.cast(model, keep={{"{name[6:]}": mp.FP32}})' in printed
     assert len(found["modules"]) == n  # not the Flatten
-    assert len(set(found["tries"][0]["values"])) == seeds  # they draw other numbers
-    assert sum(len(one["values"]) for one in found["tries"]) <= (3 + math.log2(n)) * seeds
-    assert found["runs_used"] == len(found["runs"]) == sum(len(one["values"]) for one in found["tries"])
-    assert len(list((tmp_path / "runs" / "bisect" / "logs").iterdir())) == len(found["runs"])
+    runs = [[run["value"] for run in one["runs"]] for one in found["tries"]]
+    assert len(set(runs[0])) == seeds  # they draw other numbers
+    assert sum(map(len, runs)) <= (3 + math.log2(n)) * seeds
+    assert len(list((tmp_path / "runs" / "bisect" / "logs").iterdir())) == sum(map(len, runs))
 
 
 TRAINING = """
@@ -142,10 +140,10 @@ def test_runs_that_skipped_other_steps_are_not_compared(arguments, verdict, scri
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("raise KeyError('its own')", "in FP32, with seed 0: KeyError: 'its own' (own.py:1); all that it printed is"),
+        ("raise KeyError('its own')", "in FP32, with seed 0: KeyError: 'its own'; all that it printed is"),
         ("import os; os.kill(os.getpid(), 9)", "in FP32, with seed 0: the process ended with signal 9"),
-        ("lost = 1", "LookupError: the program leaves no variable 'loss'; did you mean 'lost'?"),
-        ("loss = input()", "EOF when reading a line (own.py:1); bisect runs it without standard input; all"),
+        ("lost = 1", "LookupError: the program leaves no variable 'loss'"),
+        ("loss = input()", "EOF when reading a line; bisect runs it without standard input; all"),
         (
             "import tinymp as mp\nm = mp.MIXED.cast(mp.nn.Linear(1, 1))\nloss = m.weight.dtype.itemsize",
             "as it is, with seed 0: no module of a model was called",
@@ -154,7 +152,8 @@ def test_runs_that_skipped_other_steps_are_not_compared(arguments, verdict, scri
 )
 def test_what_cannot_be_compared(source, message, script, forks, capsys):
     Path(script).write_text(source)
-    assert main(["bisect", "--measure", "loss", "--seeds", "1", script]) == 1
+    with pytest.raises(SystemExit, match="1"):
+        main(["bisect", "--measure", "loss", "--seeds", "1", script])
     printed, error = capsys.readouterr()
     assert error.startswith("tinymp bisect: ") and message in error and error.count("\n") == 1
     assert "nan" not in printed
@@ -165,9 +164,8 @@ def planted(tmp_path, monkeypatch):
     """A maker of bisections of n modules in which processes are played: `culprits` must all be in FP32."""
     program = tmp_path / "played.py"
     program.write_text("")
-    models = [{"model": "m", "policy": "MIXED"}]
 
-    def make(n, culprits, seeds=1, **options):
+    def make(n, culprits, seeds=1):
         shared = {"class": "L", "made": "", "called": ""}
         modules = [{"names": [f"m.{i}"], "keys": [f"0:{i}"], **shared} for i in range(n)]
 
@@ -176,13 +174,12 @@ def planted(tmp_path, monkeypatch):
             kept = {int(key[2:]) for key in plan.keep}
             good = plan.fp32 or (culprits is not None and set(culprits) <= kept)
             value = 1.0 + 0.1 * (plan.seed % 3) + (0 if good else 5.0)
-            found = {} if plan.fp32 or plan.keep else {"modules": modules, "models": models}
-            return {"value": value, "error": None, "kept": [{str(i): "FP32" for i in kept}], **found}
+            found = {} if plan.fp32 or plan.keep else {"modules": modules, "models": ["m"]}
+            return {"value": value, "error": None, "kept": [{str(i): "FP32" for i in kept}], "lost": [], **found}
 
         runs = []
         monkeypatch.setattr(bisect, "_in_a_process", played)
-        out = tmp_path / "out"
-        return Bisection(str(program), measure="loss", seeds=seeds, out=out, say=lambda text: None, **options), runs
+        return Bisection(str(program), False, [], "loss", seeds, out=tmp_path), runs
 
     return make
 
@@ -196,28 +193,8 @@ ONE_OF_N = [(n, [i], math.ceil(math.log2(n)) + 3) for n in (1, 2, 3, 8) for i in
 def test_modules_are_found_in_so_many_runs(n, culprits, runs, planted):
     search, ran = planted(n, culprits)
     search.run()
-    assert search.found == culprits and len(ran) == len(search._used) <= runs
+    assert search.found == culprits and len(ran) == search.runs <= runs
     assert ("lost in the data" if culprits is None else f"m.{culprits[-1]} must stay in FP32.") in search.verdict
-
-
-def test_a_stop_loses_nothing(planted, tmp_path):
-    search, runs = planted(8, [5], seeds=2)
-    play = bisect._in_a_process
-
-    def stopped(plan, log):
-        if len(runs) == 9:
-            raise KeyboardInterrupt
-        return play(plan, log)
-
-    bisect._in_a_process = stopped  # the fixture's monkeypatch puts it back
-    with pytest.raises(KeyboardInterrupt):
-        search.run()
-    again, more = planted(8, [5], seeds=2)
-    again.run()
-    assert again.found == [5] and len(again._used) == 2 * 6
-    assert len(more) == len(again._used) - 9
-    assert "of which 9 were known from an earlier start" in str(again)
-    assert len(json.loads((tmp_path / "out" / "bisect.json").read_text())["runs"]) == len(again._used)
 
 
 def a_trial(keep=(), modules=()):
@@ -246,7 +223,7 @@ def test_measures(tmp_path, monkeypatch):
     left = {"d": {"a": [1, np.float16(0.5)]}, "none": None}
     assert measured("d.a.0", lambda: left) == 1 and measured("d.a", lambda: left) == 0.5
     assert math.isnan(measured("none", lambda: left))
-    with pytest.raises(LookupError, match="there is no 'b'; there are a"):
+    with pytest.raises(LookupError, match="'b'"):
         measured("d.b", lambda: left)
     Path("out.json").write_text('{"a": 1}')
     with pytest.raises(LookupError, match=r"the program did not write out\.json"):

@@ -14,20 +14,17 @@ in 81 %; 5 seeds in 0.2 and 93 %. "Here" is meant literally: this model, this da
 
 from __future__ import annotations
 
-import copy
-import difflib
 import importlib
 import math
-import os
-import runpy
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .. import backend, optim
+from ..audit.ledger import jsonable
 from ..audit.numbers import many
 from ..audit.pictures import drawn
 from ..audit.sampling import RED, table
@@ -35,7 +32,6 @@ from ..checkpoint.writing import write_figure
 from ..precision import FP32, MIXED, NO_MASTER, STOCHASTIC_ROUNDING, Policy, use
 from ..study import FP16_ACCUMULATE, FP16_REDUCTIONS, PURE_FP16, change
 from . import shipped
-from .program import as_if, as_module
 
 NEEDED, HARMLESS, UNDECIDED = "needed here", "harmless here", "undecided"
 ENOUGH = 3  # seeds: with fewer there is no verdict, unless a run diverged
@@ -46,13 +42,13 @@ class Decision:
     """A decision about precision, by the name that the command line has for it, and its opposite.
 
     flipped   what is done instead of what mixed precision does, by this policy, and whether the loss is scaled
-    source    where the decision comes from: MPT (v1: its first version), NVG
+    topic     the rule that it flips: `tinymp explain` says more
     verdict   whether it is judged; FP32 is not, it is there for comparison
     """
 
     name: str
     flipped: str
-    source: str
+    topic: str
     policy: Policy
     scaling: bool = True
     verdict: bool = True
@@ -63,41 +59,37 @@ def _with(name: str, policy: Policy = MIXED, **changes: Any) -> Policy:
 
 
 _FP16 = MIXED.storage
-_SOURCE = "MPT 3.3, NVG 2.3.1"
 
-BASELINE = Decision("mixed", "nothing: mixed precision as it is", "MPT 3", MIXED, verdict=False)
+BASELINE = Decision("mixed", "nothing: mixed precision as it is", "storage", MIXED, verdict=False)
 DECISIONS = (
-    Decision("fp32", "everything in FP32: the paper's baseline", "MPT 4", FP32, scaling=False, verdict=False),
-    Decision("master", "no FP32 master: FP16 weights are updated", "MPT 3.1", NO_MASTER),
-    Decision("loss-scaling", "the loss is not scaled", "MPT 3.2, NVG 2.3.1", _with("no-scaling"), scaling=False),
-    Decision("accumulator-4", "FP16 accumulators, rounded after 4 products", "MPT 3.3, NVG 2.2", FP16_ACCUMULATE),
+    Decision("fp32", "everything in FP32: the paper's baseline", "storage", FP32, scaling=False, verdict=False),
+    Decision("master", "no FP32 master: FP16 weights are updated", "master weights", NO_MASTER),
+    Decision("loss-scaling", "the loss is not scaled", "loss scaling", _with("no-scaling"), scaling=False),
     *[
-        Decision(f"accumulator-{n}", f"FP16 accumulators, rounded after {n} products", "MPT 3.3, NVG 2.2",
+        Decision(f"accumulator-{n}", f"FP16 accumulators, rounded after {n} products", "accumulation",
                  _with(f"fp16-accumulate-{n}", FP16_ACCUMULATE, chunk=n))
-        for n in (32, 256)
+        for n in (4, 32, 256)
     ],
-    Decision("split-k", "products in 8 parts, each rounded to FP16 (split-K)", "MPT 3.3", _with("split-k", split=8)),
-    Decision("batch-norm-statistics", "batch norm's sums in FP16", _SOURCE,
+    Decision("split-k", "products in 8 parts, each rounded to FP16", "tensor cores", _with("split-k", split=8)),
+    Decision("batch-norm-statistics", "batch norm's sums in FP16", "batch norm",
              _with("fp16-batch-norm", reduce=_FP16, only=("batch_norm",))),
-    Decision("batch-norm-parameters", "batch norm's weights and running statistics in FP16", "NVG 5.4.2",
+    Decision("batch-norm-parameters", "batch norm's weights and running statistics in FP16", "batch norm",
              _with("fp16-norm", norm=_FP16)),
-    Decision("softmax", "the sums of softmax and of the loss in FP16", _SOURCE,
+    Decision("softmax", "the sums of softmax and of the loss in FP16", "softmax",
              _with("fp16-softmax", reduce=_FP16, only=("softmax", "log_softmax", "logsumexp", "cross_entropy"))),
-    Decision("reductions", "all sums but the loss's in FP16", _SOURCE, FP16_REDUCTIONS),
-    Decision("rounding-to-nearest", "stochastic rounding at every store", "MPT v1 appendix A", STOCHASTIC_ROUNDING),
-    Decision("optimizer-state", "the optimizer's state in FP16", "MPT 3.1", _with("fp16-state", state=_FP16)),
-    Decision("everything", "FP16 throughout, and no scaling", "MPT 3", PURE_FP16, scaling=False),
+    Decision("reductions", "all sums but the loss's in FP16", "reductions", FP16_REDUCTIONS),
+    Decision("rounding-to-nearest", "stochastic rounding at every store", "stochastic rounding", STOCHASTIC_ROUNDING),
+    Decision("optimizer-state", "the optimizer's state in FP16", "optimizer state", _with("fp16-state", state=_FP16)),
+    Decision("everything", "FP16 throughout, and no scaling", "storage", PURE_FP16, scaling=False),
 )  # fmt: skip
 
 
 def decisions(names: list[str] | None = None) -> list[Decision]:
     """The decisions of these names, all by default. ValueError for an unknown one."""
-    known = {d.name: d for d in DECISIONS}
+    known = [d.name for d in DECISIONS]
     for name in names or ():
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise ValueError(f"no decision is called {name!r}; {hint}")
+            raise ValueError(f"no decision is called {name!r}; there are {', '.join(known)}")
     return [d for d in DECISIONS if not names or d.name in names]
 
 
@@ -124,33 +116,26 @@ class Workload:
 
     measure  what the score is ("test accuracy"), and whether `higher` is better
     train    train(policy, scaler, seed) is one run; the seed fixes all that is random
-    scaler   that of the baseline; each run gets a copy
     """
 
     name: str
     measure: str
     higher: bool
     train: Callable[[Policy, optim.LossScaler, int], Run]
-    scaler: optim.LossScaler = field(default_factory=optim.DynamicLossScaler)
 
 
 def workload(name: str, steps: int | None) -> Workload:
-    """What the command line names: an example of tinymp's, or FILE.py:FUNCTION (MODULE:FUNCTION).
+    """What the command line names: MODULE:FUNCTION, or CNN, LSTM, DCGAN for `train` of that example of tinymp's.
 
-    All of them are called as FUNCTION(policy, scaler, seed=..., steps=..., device=...), train under the policy with the
-    scaler, and return a dict: "curve", the loss of every step; perhaps "measure", the name of the item that is the
+    The function is called as FUNCTION(policy, scaler, seed=..., steps=..., device=...), trains under the policy with
+    the scaler, and returns a dict: "curve", the loss of every step; perhaps "measure", the name of the item that is the
     score, and "higher_is_better"; without them the score is the mean of the last tenth of the curve. To stop at a step
     that cannot be recovered, the function lets the scaler's FloatingPointError through, or says why in "stopped".
-    steps: None for an example's own number, and 100 for other functions. ValueError for an unknown name.
+    steps: None for the function's own number. ImportError or AttributeError where there is no such function.
     """
-    if ":" in name:
-        function, length = _own(name), {"steps": steps or 100}
-    elif name in EXAMPLES:
-        function, length = shipped.example(name).train, {"steps": steps} if steps else {}
-    else:
-        near = difflib.get_close_matches(name, EXAMPLES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(EXAMPLES)}, and FILE.py:FUNCTION"
-        raise ValueError(f"no example is called {name!r}; {hint}")
+    module, _, called = name.partition(":")
+    function = getattr(importlib.import_module(module), called) if called else shipped.example(name).train
+    length = {"steps": steps} if steps else {}
 
     def train(policy: Policy, scaler: optim.LossScaler, seed: int) -> Run:
         backend.manual_seed(seed)
@@ -163,26 +148,6 @@ def workload(name: str, steps: int | None) -> Workload:
 
     work = Workload(name, "final loss", False, train)
     return work
-
-
-EXAMPLES = ("cnn", "lstm", "dcgan")
-
-
-def _own(name: str) -> Callable[..., dict[str, Any]]:
-    """A function of the user's."""
-    where, _, called = name.rpartition(":")
-    if where.endswith(".py"):
-        if not Path(where).is_file():
-            raise FileNotFoundError(f"there is no file {where!r}")
-        module, folder = as_module(where)
-        with as_if(None, [], os.path.dirname(os.path.abspath(where)), folder):
-            found = vars(importlib.import_module(module)) if module else runpy.run_path(where)
-    else:
-        found = vars(importlib.import_module(where))
-    function = found.get(called)
-    if not callable(function):
-        raise ValueError(f"{where} has no function {called!r}")
-    return function
 
 
 # --------------------------------------------------------------------------------------------------------- what is said
@@ -199,18 +164,17 @@ class Ablation:
         self.decisions: list[Decision] = []
         self.runs: dict[str, list[Run]] = {}
 
-    def run(self, decision: Decision) -> str:
-        """Train with this decision flipped (the first time, with none flipped before that); returns the verdict."""
-        if BASELINE.name not in self.runs:
-            self.runs[BASELINE.name] = self._runs(BASELINE)
-        self.runs[decision.name] = self._runs(decision)
+    def run(self, decision: Decision) -> None:
+        """Train with this decision flipped; the first time, with none flipped before that."""
+        for one in (BASELINE, decision):
+            if one.name not in self.runs:
+                self.runs[one.name] = self._runs(one)
         self.decisions.append(decision)
-        return self.verdict(decision)
 
     def _runs(self, decision: Decision) -> list[Run]:
         runs = []
         for seed in range(self.seeds):
-            scaler = copy.deepcopy(self.work.scaler) if decision.scaling else optim.NoLossScaler()
+            scaler = optim.DynamicLossScaler() if decision.scaling else optim.NoLossScaler()
             try:
                 with use(decision.policy):
                     runs.append(self.work.train(decision.policy, scaler, seed))
@@ -218,14 +182,8 @@ class Ablation:
                 runs.append(Run(math.nan, [], str(error)))
         return runs
 
-    # ---- the verdict
-
-    def verdict(self, decision: Decision) -> str:
-        """NEEDED, HARMLESS or UNDECIDED by the rule above; empty where there is nothing to say."""
-        return self.judged(decision)[0]
-
     def judged(self, decision: Decision) -> tuple[str, str]:
-        """The verdict and why."""
+        """NEEDED, HARMLESS or UNDECIDED by the rule above, and why; empty where there is nothing to say."""
         if not decision.verdict:
             return "", ""
         base, flipped = self.runs[BASELINE.name], self.runs[decision.name]
@@ -237,8 +195,7 @@ class Ablation:
         if [(run.score, run.curve) for run in flipped] == [(run.score, run.curve) for run in base]:
             return HARMLESS, "bit for bit the baseline's runs: nothing here depends on it"
         if len(base) < ENOUGH:
-            few = "1 seed shows" if len(base) == 1 else f"{len(base)} seeds show"
-            return UNDECIDED, f"{few} no spread; {ENOUGH} are needed"
+            return UNDECIDED, f"it takes {ENOUGH} seeds to see how far they spread"
         turned = 1 if self.work.higher else -1  # so that higher is better
         scores, mean = [turned * run.score for run in base], turned * statistics.fmean(run.score for run in flipped)
         worst, spread = min(scores), max(scores) - min(scores)
@@ -250,68 +207,42 @@ class Ablation:
     # ---- how it is shown
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types; a score that is not finite is null."""
+        """Plain JSON types."""
 
         def entry(decision: Decision) -> dict[str, Any]:
-            verdict, why = self.judged(decision)
-            runs = self.runs[decision.name]
-            return {
-                **{name: getattr(decision, name) for name in ("name", "flipped", "source")},
-                "policy": str(decision.policy),
-                "verdict": verdict,
-                "why": why,
-                "scores": [_finite(run.score) for run in runs],
-                "stopped": [run.stopped for run in runs],
-                "curves": [[_finite(loss) for loss in run.curve] for run in runs],
-            }
+            (verdict, why), runs = self.judged(decision), self.runs[decision.name]
+            said = {name: getattr(decision, name) for name in ("name", "flipped", "topic")}
+            said |= {"policy": str(decision.policy), "verdict": verdict, "why": why}
+            return {**said, "runs": [asdict(run) for run in runs]}
 
-        return {
-            "workload": self.work.name,
-            "measure": self.work.measure,
-            "higher_is_better": self.work.higher,
-            "seeds": self.seeds,
-            "baseline": entry(BASELINE),
-            "decisions": [entry(decision) for decision in self.decisions],
-        }
+        plain = {"workload": self.work.name, "measure": self.work.measure, "higher_is_better": self.work.higher}
+        return jsonable({**plain, "seeds": self.seeds, "decisions": [entry(d) for d in (BASELINE, *self.decisions)]})
 
     def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [("decision", self.work.measure, "of seeds", "verdict", "flipped", "source")]
+        rows: list[tuple[str, ...]] = [
+            ("decision", self.work.measure, "of seeds", "verdict", "flipped", "tinymp explain")
+        ]
         for d in (BASELINE, *self.decisions):
             scores = [run.score for run in self.runs[d.name]]
             found = f"{statistics.fmean(scores):.5g}", f"{min(scores):.5g} to {max(scores):.5g}"
-            rows.append((d.name, *found, self.verdict(d) or "-", d.flipped, d.source))
+            rows.append((d.name, *found, self.judged(d)[0] or "-", d.flipped, d.topic))
         title = f"{self.work.name}, {many(self.seeds, 'seed')}; {'higher' if self.work.higher else 'lower'} is better"
         whys = [f"{d.name}: {why}" for d in self.decisions if (why := self.judged(d)[1])]
         return "\n".join([title, "", table(rows, left=range(6), most=None), "", *whys])
 
     def write_png(self, path: Path) -> None:
         """Write the training curves, as in MPT figures 2a and 7: one panel per decision (orange), beside the baseline's
-        (grey). A cross: the run was stopped there. ModuleNotFoundError without matplotlib.
+        (grey). ModuleNotFoundError without matplotlib.
         """
         write_figure(path, drawn(*[partial(self._draw, d) for d in self.decisions]), dpi=110)
 
     def _draw(self, decision: Decision, axes: Any) -> None:
-        usual = [loss for run in self.runs[BASELINE.name] for loss in _smooth(run.curve) if 0 < loss < math.inf]
-        low, high = min(usual, default=1) / 1.5, max(usual, default=1) * 2
-        ceiling = high * (low / high) ** 0.06  # where to draw losses above the picture: 6 % below its edge
         for name, color, width in ((BASELINE.name, "0.75", 3), (decision.name, RED, 0.9)):
             for run in self.runs[name]:
-                curve = [min(loss, ceiling) for loss in _smooth(run.curve) if math.isfinite(loss)]
+                window = max(len(run.curve) // 40, 1)
+                curve = [statistics.fmean(run.curve[max(i - window, 0) : i]) for i in range(1, len(run.curve) + 1)]
                 axes.plot(curve, color=color, linewidth=width)
-                if run.diverged and curve:
-                    axes.plot(len(curve) - 1, curve[-1], "x", color=color)
         axes.text(0.97, 0.05, decision.flipped, transform=axes.transAxes, ha="right")
-        title = f"{decision.name}: {self.verdict(decision) or 'for comparison'}"
-        axes.set(yscale="log", ylim=(low, high), title=title, xlabel="step", ylabel="training loss")
+        title = f"{decision.name}: {self.judged(decision)[0] or 'for comparison'}"
+        axes.set(yscale="log", title=title, xlabel="step", ylabel="training loss")
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("" if high > 20 * low else "{x:g}")
-
-
-def _smooth(curve: list[float]) -> list[float]:
-    """Moving averages over a fortieth of the curve; at its beginning over what there is."""
-    window = max(len(curve) // 40, 1)
-    return [statistics.fmean(curve[max(i - window + 1, 0) : i + 1]) for i in range(len(curve))]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

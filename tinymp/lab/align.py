@@ -18,7 +18,6 @@ from ..audit.run import Line
 from ..autograd import Array
 
 ENOUGH = 4  # speaks for a pair out of order
-MANY = 1 << 24  # pairs of calls in a step: of more, the n-th of a kind is the n-th
 
 Call = list[Line]  # its results
 Aligned = Iterator[tuple[Line | None, Line | None]]
@@ -70,7 +69,6 @@ class _Step:
         own = {*names.values()}
         self._by(_named, lambda y: (key := _named(y)) and (key[0], names.get(key[1], key[1] * (key[1] not in own))))
         self._by(lambda x: x.role == "loss" or None)
-        self._by(lambda x: _numbers(x) if x.role == "input" else None)
         for x in reversed(a):
             if x.number in self.partners:
                 self._pair_read(x, self._b[self.partners[x.number]], outputs=True)
@@ -110,11 +108,8 @@ class _Step:
                 self._pair(x, waiting[kind].pop())
 
     def _pair_forward(self, a: list[Call], b: list[Call]) -> None:
-        if len(a) * len(b) > MANY:
-            self._by(lambda x: x.signature if x.role == "output" else None)
-            return
         basis = weigh(a, b, [_leaves(a, self._a), _leaves(b, self._b)])
-        for _ in range(3):  # what is found says more: of two calls that read the same
+        for _ in range(2):  # what is found says more: of two calls that read the same
             theirs = {j: i for i, j in self.partners.items()}
             read = [sorted(c[0].inputs) for c in a], [sorted(theirs.get(j, -j) for j in c[0].inputs) for c in b]
             weights = sure(basis + 4 * (basis > 0) * alike(*[[tuple(x) for x in some] for some in read]))
@@ -190,20 +185,13 @@ def alike(a: list[Any], b: list[Any]) -> Array:
 
 
 def weigh(a: list[Call], b: list[Call], leaves: list[list[tuple]]) -> Array:
-    """What speaks for each pair of calls: 2 for the same shape, 1 for the same module, up to 4 for results that
-    are close, 4 for the same weights (or data) that it reads. 0 where the op is another.
+    """What speaks for each pair of calls: 2 for the same shape, 1 for the same module, 4 for the same weights (or data)
+    that it reads. 0 where the op is another.
     """
     first = [[c[0] for c in some] for some in (a, b)]
-    x, y = (
-        np.stack([np.resize(c.sketch / c.scale, 31) for c in some]) if some else np.zeros((0, 31)) for some in first
-    )
-    sizes = (x * x).sum(1)[:, None], (y * y).sum(1)
-    with np.errstate(all="ignore"):
-        far = np.sqrt(np.maximum(sizes[0] + sizes[1] - 2 * x @ y.T, 0) / np.maximum(*sizes))
     shape = alike(*[[(*c.shape, "") for c in some] for some in first])
     op, module = (alike(*[[getattr(c, name) for c in some] for some in first]) for name in ("op", "module"))
-    values = 4 * shape * np.clip(1 - 4 * np.nan_to_num(far), 0, 1) + 4 * (shape | module) * alike(*leaves)
-    return op * (0.25 + 2 * shape + module + values)
+    return op * (0.25 + 2 * shape + module + 4 * (shape | module) * alike(*leaves))
 
 
 def sure(weights: Array) -> Array:

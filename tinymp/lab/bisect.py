@@ -21,8 +21,6 @@ smaller does rests on that assumption.
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import json
 import math
 import os
@@ -30,22 +28,19 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..audit.numbers import LONG, lasts, many
+from ..audit.numbers import many
 from ..audit.sampling import table
-from ..backend import __version__
 from ..checkpoint.writing import printable, write_json
 from ..events import PACKAGE
 from ..study import POLICIES
 from .trial import Plan
 
 LEAST = 0.01  # of the mean of the FP32 runs: the margin where their spread is smaller
-RESULTS = "bisect.json"
 OUTSIDE = (
     "Keeping every module in FP32 does not make it match: what is lost is lost in the data, or between the modules. "
     "`tinymp audit` shows where."
@@ -54,29 +49,39 @@ OUTSIDE = (
 
 @dataclass
 class Try:
-    """Runs with the same precision, one per seed.
+    """Runs with the same precision, one per seed, until one has no measure.
 
     keep     the modules kept, as in `Plan`, which `what` says in words; None: everything in FP32
-    values   the measure of each run that there was, None where it is no finite number; errors: why
+    runs     what became of each, see `Trial.run`
     matches  None for the FP32 runs
     """
 
     what: str
     keep: list[str] | None
-    values: list[float | None] = field(default_factory=list)
-    errors: list[str | None] = field(default_factory=list)
+    runs: list[dict[str, Any]] = field(default_factory=list)
     matches: bool | None = None
+
+    @property
+    def values(self) -> list[float]:
+        """The measure of each run; nan where it is no finite number."""
+        return [math.nan if run["value"] is None else run["value"] for run in self.runs]
+
+    @property
+    def error(self) -> str:
+        """Why a run has no measure; empty where all have one."""
+        return next((printable(run["error"]) for run in self.runs if run["error"]), "")
 
     @property
     def mean(self) -> float:
         """Of the values; nan where a run has none."""
-        return math.nan if None in self.values else statistics.fmean(v for v in self.values if v is not None)
+        return statistics.fmean(self.values)
 
 
 class BisectionError(Exception):
     """There is nothing to compare with: FP32 itself has no measure, or no model is in half precision."""
 
 
+@dataclass
 class Bisection:
     """The search; `run` makes it.
 
@@ -86,69 +91,30 @@ class Bisection:
     seeds          runs per try. Before a run starts, the generators of tinymp, NumPy and Python are seeded with its
                    seed, 0, 1, ..., which is then added to that of every `mp.manual_seed` in the program
     tolerance      the margin, instead of the rule above
-    out            a folder for what was found so far, and what the runs printed. An earlier search there with the same
-                   program, arguments and measure goes on
-    say            is told of each try that is done
+    out            a folder for bisect.json, and for what the runs print
 
     modules  what may be kept, each with names, keys, class and the lines where it is made and called
+    models   the names of the models
     found    indices of the modules that are needed; [] where none is, None where keeping all of them does not help, or
              where nothing can be compared
+    kept     for each model the answer: path -> name of a policy
+    runs     how many there were
     """
 
-    def __init__(
-        self,
-        program: str,
-        arguments: Sequence[str] = (),
-        *,
-        measure: str,
-        module: bool = False,
-        seeds: int = 3,
-        tolerance: float | None = None,
-        out: Path = Path("runs/bisect"),
-        say: Callable[[str], None] = print,
-    ) -> None:
-        self.seeds, self.tolerance, self.out, self.say = seeds, tolerance, out.absolute(), say
-        self.given = dict[str, Any](program=program, module=module, arguments=[*arguments], measure=measure)
-        spec = importlib.util.find_spec(program) if module else None
-        source = Path((spec and spec.origin) or program).read_bytes()  # another version of it is another search
-        self.asked = {**self.given, "source": hashlib.sha256(source).hexdigest(), "tinymp": __version__}
-        self.tries: list[Try] = []
-        self.modules: list[dict[str, Any]] = []
-        self.models: list[dict[str, Any]] = []
-        self.found: list[int] | None = []
-        self.kept: list[dict[str, str]] = []  # for each model the answer: path -> name of a policy
-        self.verdict = ""
-        self.runs: list[dict[str, Any]] = self._earlier()
-        self._used: set[str] = set()  # the runs that this search asked for
-        self._new = 0
-        self._began = time.perf_counter()
-
-    def _earlier(self) -> list[dict[str, Any]]:
-        """The runs of a search that asked the same and is to go on."""
-        try:
-            before = json.loads((self.out / RESULTS).read_bytes())
-            return before["runs"] if before["asked"] == self.asked else []
-        except (OSError, ValueError, LookupError, TypeError):
-            return []
-
-    # ---- runs
-
-    def _run(self, keep: list[str] | None, seed: int) -> dict[str, Any]:
-        """One run, or what is known of it from an earlier start."""
-        key = json.dumps([keep, seed])
-        known = next((run for run in self.runs if run["key"] == key), None)
-        self._used.add(key)
-        if known is not None:
-            return known
-        self._new += 1
-        every = self._all("keys", range(len(self.modules)))
-        plan = Plan(**self.given, seed=seed, fp32=keep is None, keep=keep or [], modules=every)
-        log = self.out / "logs" / f"{len(self.runs) + 1:04}.txt"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        found = {"key": key, "log": log.name, **_in_a_process(plan, log)}
-        self.runs.append(found)
-        self._write()
-        return found
+    program: str
+    module: bool
+    arguments: list[str]
+    measure: str
+    seeds: int = 3
+    tolerance: float | None = None
+    out: Path = Path("runs/bisect")
+    tries: list[Try] = field(default_factory=list)
+    modules: list[dict[str, Any]] = field(default_factory=list)
+    models: list[str] = field(default_factory=list)
+    found: list[int] | None = field(default_factory=list)
+    kept: list[dict[str, str]] = field(default_factory=list)
+    verdict: str = ""
+    runs: int = 0
 
     def _try(self, what: str, keep: list[str] | None) -> Try:
         """Run with these modules kept, over the seeds; a set that was tried is not tried again."""
@@ -156,71 +122,52 @@ class Bisection:
             if done.keep == keep:
                 return done
         new = Try(what, keep)
+        every = self._all("keys", range(len(self.modules)))
         for seed in range(self.seeds):
-            run = self._run(keep, seed)
-            new.values.append(run["value"])
-            new.errors.append(run["error"])
-            if run["value"] is None:
+            self.runs += 1
+            asked = self.program, self.module, self.arguments, self.measure
+            plan = Plan(*asked, seed, fp32=keep is None, keep=keep or [], modules=every)
+            new.runs.append(_in_a_process(plan, self.out / "logs" / f"{self.runs:04}.txt"))
+            if new.error:
                 break
+        self.tries.append(new)
         if keep is not None:
             low, high = self._bounds()
             new.matches = low <= new.mean <= high
-        self.tries.append(new)
-        self._write()
-        if keep is not None or None not in new.values:  # else `run` raises
-            self.say(f"{many(len(self._used), 'run'):>8}  {self._row(new)}")
+        elif new.error:
+            self._refuse("in FP32", new)
+        print(f"{many(self.runs, 'run'):>8}  {what}: {', '.join(filter(None, self._cells(new)[1:]))}", flush=True)
         return new
 
     def _bounds(self) -> tuple[float, float]:
-        values = [value for value in self.tries[0].values if value is not None]
+        values = self.tries[0].values
         low, high = min(values), max(values)
         margin = max(high - low, LEAST * abs(statistics.fmean(values))) if self.tolerance is None else self.tolerance
         return low - margin, high + margin
+
+    def _refuse(self, which: str, one: Try) -> None:
+        said = f"{which}, with seed {len(one.runs) - 1}: {one.error or 'no module of a model was called'}"
+        raise BisectionError(f"{said}; all that it printed is in {self.out / 'logs' / f'{self.runs:04}.txt'}")
 
     # ---- the search
 
     def run(self) -> None:
         """Search. BisectionError where FP32 runs have no measure, and where there is nothing in half precision."""
-        reference = self._try("everything, and the data", None)
-        if None in reference.values:
-            seed = reference.values.index(None)
-            raise BisectionError(f"in FP32, with seed {seed}: {reference.errors[seed]}{self._log(None, seed)}")
-        plain = self._run([], 0)
-        self.modules, self.models = plain["modules"], plain["models"]
-        if not self.models and plain["value"] is not None:
+        fp32, as_it_is = self._try("everything, and the data", None), self._try("nothing", [])
+        self.modules, self.models = (as_it_is.runs[0][name] for name in ("modules", "models"))
+        if not self.models and not as_it_is.error:
             raise BisectionError(
                 "no model takes half precision from Policy.cast: there is nothing to compare with FP32"
             )
-        each = (time.perf_counter() - self._began) / max(self._new, 1)
-        most = self.seeds * (3 + math.ceil(math.log2(max(len(self.modules), 1)))) - len(self._used)
-        if each * most >= LONG:
-            self.say(f"a run takes {lasts(each)}: at most {lasts(each * most)} more to find one module")
-        as_it_is = self._try("nothing", [])
         if as_it_is.matches:
             self.verdict = "It matches FP32 as it is: no module needs it."
-        elif None not in as_it_is.values and (lost := self._lost()):
+        elif not as_it_is.error and (lost := _lost(fp32, as_it_is)):
             self.verdict, self.found = lost, None
         elif not self.modules:
-            why = as_it_is.errors[0] or "no module of a model was called"
-            raise BisectionError(f"as it is, with seed 0: {why}{self._log([], 0)}")
+            self._refuse("as it is", as_it_is)
         else:
             self._search()
-        self._write()
-
-    def _lost(self) -> str:
-        """Why a program cannot be compared with itself in FP32: a loss scale made it skip other steps. Empty if not."""
-        for seed in range(self.seeds):
-            fp32, plain = self._run(None, seed).get("lost", []), self._run([], seed).get("lost", [])
-            if plain != fp32:
-                least = min(scale for _, scale in (*plain, *fp32))
-                skipped = f"{len(plain)} of {many(self._run([], seed)['steps'], 'step')}"
-                return (
-                    f"It cannot be compared: with seed {seed} it skipped {skipped}, and {len(fp32)} in FP32, as "
-                    f"gradients overflowed at loss scales down to {least:g}. Whatever its modules store, it is another "
-                    f"training. Give the program a fixed scale at which it skips none, StaticLossScaler({least / 2:g}) "
-                    "or a smaller one, and bisect again."
-                )
-        return ""
+        write_json(self.out / "bisect.json", self.as_dict())
 
     def _search(self) -> None:
         needed: list[int] = []
@@ -237,7 +184,7 @@ class Bisection:
                 low, end = (low, middle) if matches else (middle, end)
             needed.insert(0, end - 1)
         self.found = needed
-        self.kept = self._run(self._all("keys", needed), 0)["kept"]
+        self.kept = self._kept(needed).runs[0]["kept"]
         self.verdict = f"{_listed(self._all('names', needed), most=None)} must stay in FP32."
 
     def _kept(self, indices: Sequence[int]) -> Try:
@@ -250,45 +197,24 @@ class Bisection:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
-        low, high = self._bounds() if self.tries and None not in self.tries[0].values else (None, None)
-        plain = ("asked", "seeds", "tolerance", "models", "modules", "verdict", "runs")
-        return {
-            **{name: getattr(self, name) for name in plain},
-            "matches": {"from": low, "to": high},
-            "tries": [asdict(one) for one in self.tries],
-            "found": None if self.found is None else [self.modules[i] for i in self.found],
-            "keep": self.kept,
-            "runs_used": len(self._used),
-        }
-
-    def _write(self) -> None:
-        write_json(self.out / RESULTS, self.as_dict())
-
-    def _log(self, keep: list[str] | None, seed: int) -> str:
-        log = self._run(keep, seed)["log"]
-        return f"; all that it printed is in {self.out / 'logs' / log}"
+        found = None if self.found is None else [self.modules[i] for i in self.found]
+        return {**asdict(self), "out": str(self.out), "found": found}
 
     def _cells(self, one: Try) -> tuple[str, ...]:
-        numbers = [f"{value:.5g}" if value is not None else "-" for value in one.values]
-        why = next((error for error in one.errors if error), "")
+        numbers = ["-" if math.isnan(value) else f"{value:.5g}" for value in (*one.values, one.mean)]
         verdict = {True: "matches", False: "does not match", None: ""}[one.matches]
-        mean = "-" if None in one.values else f"{one.mean:.5g}"
-        return one.what, " ".join(numbers), mean, ": ".join(filter(None, (verdict, printable(why))))
-
-    def _row(self, one: Try) -> str:
-        what, values, mean, verdict = self._cells(one)
-        return f"{what}: {values}, mean {mean}" + f": {verdict}" * bool(verdict)
+        return one.what, " ".join(numbers[:-1]), numbers[-1], ": ".join(filter(None, (verdict, one.error)))
 
     def __str__(self) -> str:
         """The answer, and a table of all tries."""
-        rows = [("kept in FP32", f"{self.asked['measure']}, seed by seed", "mean", ""), *map(self._cells, self.tries)]
-        parts: list[str] = [table(rows, left=(0, 1, 3), most=None)]
-        if self.tries and None not in self.tries[0].values:
-            low, high = self._bounds()
-            rule = "the spread of FP32's runs, at least 1 % of their mean" if self.tolerance is None else "as asked"
-            parts.append(f"It matches from {low:.5g} to {high:.5g}: FP32's runs, and a margin, {rule}, on both sides.")
-        if self.verdict:
-            parts.append(self.verdict)
+        rows = [("kept in FP32", f"{self.measure}, seed by seed", "mean", ""), *map(self._cells, self.tries)]
+        low, high = self._bounds()
+        rule = "the spread of FP32's runs, at least 1 % of their mean" if self.tolerance is None else "as asked"
+        parts: list[str] = [
+            table(rows, left=(0, 1, 3), most=None),
+            f"It matches from {low:.5g} to {high:.5g}: FP32's runs, and a margin, {rule}, on both sides.",
+            self.verdict,
+        ]
         for i in self.found or []:
             one = self.modules[i]
             within = tuple(f"{name}." for name in one["names"])
@@ -299,12 +225,25 @@ class Bisection:
         for model, kept in zip(self.models, self.kept):
             if kept:
                 keep = [f'"{path}": {f"mp.{name}" if name in POLICIES else name}' for path, name in kept.items()]
-                parts.append(f"policy.cast({model['model']}, keep={{{', '.join(keep)}}})")
-        early = len(self._used) - self._new
-        known = f", of which {early:,} were known from an earlier start" if early else ""
-        parts.append(f"{many(len(self._used), 'run')} of {many(self.seeds, 'seed')} per try{known}; "
-                     f"{many(len(self.modules), 'module')} to choose from.")  # fmt: skip
+                parts.append(f"policy.cast({model}, keep={{{', '.join(keep)}}})")
+        modules = f"{many(len(self.modules), 'module')} to choose from"
+        parts.append(f"{many(self.runs, 'run')} of {many(self.seeds, 'seed')} per try; {modules}.")
         return "\n\n".join(parts)
+
+
+def _lost(fp32: Try, as_it_is: Try) -> str:
+    """Why a program cannot be compared with itself in FP32: a loss scale made it skip other steps. Empty if not."""
+    for seed, (one, other) in enumerate(zip(fp32.runs, as_it_is.runs)):
+        if one["lost"] != other["lost"]:
+            least = min(scale for _, scale in (*one["lost"], *other["lost"]))
+            skipped = f"{len(other['lost'])} of {many(other['steps'], 'step')}"
+            return (
+                f"It cannot be compared: with seed {seed} it skipped {skipped}, and {len(one['lost'])} in FP32, as "
+                f"gradients overflowed at loss scales down to {least:g}. Whatever its modules store, it is another "
+                f"training. Give the program a fixed scale at which it skips none, StaticLossScaler({least / 2:g}) "
+                "or a smaller one, and bisect again."
+            )
+    return ""
 
 
 def _listed(names: Sequence[str], most: int | None = 3) -> str:
@@ -318,6 +257,7 @@ def _in_a_process(plan: Plan, log: Path) -> dict[str, Any]:
     """What became of a run of the plan, in a process with this tinymp; all that it prints goes to `log`."""
     start = "import sys; sys.path.insert(0, sys.argv[3]); from tinymp.lab.trial import main; del sys.path[0]; "
     start += "main(*sys.argv[1:3])"
+    log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, log.open("wb") as printed:
         files = [Path(folder) / name for name in ("plan.json", "result.json")]
         write_json(files[0], asdict(plan))

@@ -7,38 +7,11 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
-from IPython.display import Pretty, display
+from IPython.display import display
 
 from ..audit.audit import audit
-from ..audit.listener import Instrument
-from ..audit.numbers import lasts, many, number, power
-
-PAUSE = 0.5  # seconds between two renewals of the line
-
-
-class Progress(Instrument):
-    """Shows how far a training is, in one line that is renewed in its place."""
-
-    def __init__(self) -> None:
-        self.begun = self.shown = time.perf_counter()
-        self.skipped, self.line = 0, display(Pretty("audit: no step so far"), display_id=True)
-
-    def stepped(self, optimizer: Any, result: Any) -> None:
-        self.skipped += not result
-        if time.perf_counter() >= self.shown + PAUSE:
-            self.show()
-
-    def show(self) -> None:
-        self.shown = time.perf_counter()
-        text = f"audit: {many(self.listener.iterations, 'step')} in {lasts(self.shown - self.begun)}"
-        text += f", {self.skipped:,} skipped" * bool(self.skipped)
-        if self.listener.loss is not None:
-            loss, scale = self.listener.loss
-            text += f"; loss {number(loss)}" + f", loss scale {power(scale)}" * (scale != 1)
-        self.line.update(Pretty(text))
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -46,9 +19,7 @@ def load_ipython_extension(shell: Any) -> None:
 
     def audited(line: str, cell: str) -> None:
         options, name = re.fullmatch(r"(.*?)(?:\bas\s+(\w+))?\s*", line).groups()  # type: ignore[union-attr]
-        options = eval(f"dict({options})", shell.user_ns)
-        progress = Progress()
-        made = shell.user_ns[name or "a"] = audit(progress, **options)
+        made = shell.user_ns[name or "a"] = audit(**eval(f"dict({options})", shell.user_ns))
         count, shell.execution_count = shell.execution_count, len(shell.user_ns["In"]) - 1  # of the cell, not the next
         try:
             with made:  # a line in place of the magic's: lines have the numbers that the reader sees
@@ -58,7 +29,6 @@ def load_ipython_extension(shell: Any) -> None:
             raise
         finally:
             shell.execution_count = count
-            progress.show()
             display(made)
 
     shell.register_magic_function(audited, "cell", "audit")

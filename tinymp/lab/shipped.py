@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import os
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -41,24 +40,12 @@ def home(name: str) -> Path:
 
 
 def examples_home() -> str:
-    """What sys.path has to begin with for `import examples` to find this tinymp's examples.
-
-    ImportError where Python has imported another package of that name already; ModuleNotFoundError as in `home`.
-    """
-    found = home("examples")
-    if (loaded := sys.modules.get("examples")) is not None:
-        paths = [str(path) for path in getattr(loaded, "__path__", [getattr(loaded, "__file__", None)])]
-        if not any(os.path.exists(path) and os.path.samefile(path, found / "examples") for path in paths):
-            there = ", ".join(paths)
-            raise ImportError(
-                f"examples: expected tinymp's, in {found}, but Python has already imported another package of that "
-                f"name, from {there}: do without it, or start a Python of its own for this"
-            )
-    return str(found)
+    """What sys.path has to begin with for `import examples` to find this tinymp's examples. Errors as in `home`."""
+    return str(home("examples"))
 
 
 def example(name: str) -> ModuleType:
-    """The module NAME of this tinymp's examples, whichever `examples` Python would find. ImportError as above."""
+    """The module NAME of this tinymp's examples. ImportError where there is none."""
     sys.path.insert(0, path := examples_home())
     try:
         return importlib.import_module(f"examples.{name}")

@@ -13,14 +13,12 @@ class Topic(NamedTuple):
     source     sections of MPT (the paper; "v1": its first version) and NVG (NVIDIA's guide); empty: those of its kind
     read       where to read it, "name: words; name": each below `tinymp`, with the words by which it is asked for and
                names of what it explains (kinds, primitives, policies, their fields, Ops, tools)
-    decisions  names of those that flip it (ablate.py), parted by spaces
     """
 
     rule: str
     without: str = ""
     source: str = ""
     read: str = ""
-    decisions: str = ""
 
     @property
     def asked(self) -> dict[str, str]:
@@ -37,7 +35,6 @@ TOPICS: dict[str, Topic] = {
         source="MPT 3.1 and 3.3, NVG 2.1 and 2.3.1",
         read="precision.Policy.cast: MIXED, fp16, float16, half, half precision, autocast, amp, mixed precision, "
         "memory, tensors; precision.Policy; precision.store",
-        decisions="fp32 everything",
     ),
     "kept modules": Topic(
         'policy.cast(model, keep={"head": mp.FP32}) gives a module another policy: storage and masters of its weights, '
@@ -65,7 +62,6 @@ TOPICS: dict[str, Topic] = {
         source="MPT 3.3, v1 3.1 and v1 appendix A, NVG 2.1",
         read="precision.store: store, rounds, function, round to nearest, ulp, ties to even, lost bits; "
         "precision.to_dtype: cast",
-        decisions="rounding-to-nearest",
     ),
     "stochastic rounding": Topic(
         "Values are rounded to nearest. A policy for study rounds up or down at random, so that the mean is right.",
@@ -73,7 +69,6 @@ TOPICS: dict[str, Topic] = {
         "some 30 % worse. In tinymp the policy rounds every store so.",
         source="MPT v1 appendix A",
         read="backend.devices.Device.cast_stochastic: STOCHASTIC_ROUNDING, stochastically, random; precision.store",
-        decisions="rounding-to-nearest",
     ),
     "overflow": Topic(
         "FP16 ends at 65,504, which is (2 - 2^-10) times 2^15: a value of 65,520 or more becomes infinite when it is "
@@ -89,7 +84,6 @@ TOPICS: dict[str, Topic] = {
         "Gradients live there: the smaller, the coarser, and at 2^-25 and below zero. Scaling the loss moves them up.",
         source="NVG 2.1, MPT 3.2",
         read="precision.store: underflow, denormals, 2^-24, flush to zero, vanishing gradients, small, smallest",
-        decisions="loss-scaling",
     ),
     "master weights": Topic(
         "The optimizer updates an FP32 master of every weight; the model reads an FP16 copy, rounded once per step.",
@@ -98,7 +92,6 @@ TOPICS: dict[str, Topic] = {
         source="MPT 3.1, NVG 2.3.1",
         read="parameter.Parameter.write: master, masters, master copy, fp16 copy, weights, Parameter, lost updates, "
         "fp32 weights, keep masters; optim.optimizer.Optimizer._update_all: UPDATE, optimizer, learning rate",
-        decisions="master",
     ),
     "checkpoints": Topic(
         "mp.save keeps the FP32 masters, unrounded, and the optimizer's state, the loss scale and generators; mp.load "
@@ -116,7 +109,6 @@ TOPICS: dict[str, Topic] = {
         source="MPT 3.1 and 3.2 (weights are updated in FP32, from unscaled gradients)",
         read="optim.rules.SGD.update: weight_decay, decay, decay of the master copy, l2, regularisation, "
         "regularization; optim.rules.Adam.update",
-        decisions="master",
     ),
     "gradient accumulation": Topic(
         "Each backward call leaves a gradient in FP16; from the second on, `grad` is the FP32 sum of what the calls "
@@ -135,7 +127,6 @@ TOPICS: dict[str, Topic] = {
         "optim.scaler.DynamicLossScaler: GradScaler, LossScaler, NoLossScaler, StaticLossScaler, DynamicLossScaler, "
         "start; optim.scaler.Rule.__call__: grow, growth, s grows, doubled, halved, loss scale doubled; "
         "optim.optimizer.unscaled: unscale_, unscaled, divided by s",
-        decisions="loss-scaling",
     ),
     "accumulation": Topic(
         "A dot product multiplies FP16 operands exactly and adds up in FP32; only the finished sum is rounded.",
@@ -143,7 +134,6 @@ TOPICS: dict[str, Topic] = {
         "terms added by fours, as in a Tensor Core, it stalls at 8192.",
         read="precision.gemm: DOT, gemm, accumulate, accumulator, dot product, products, fp32 sums, matrix "
         "multiplication, matmul, convolution; study.sums.matmul_fp16: chunk, study",
-        decisions="accumulator-4 accumulator-32 accumulator-256",
     ),
     "tensor cores": Topic(
         "On a GPU, FP16 products run on Tensor Cores: FP16 in, FP32 accumulators, FP16 out. cuBLAS may not reduce in "
@@ -155,7 +145,6 @@ TOPICS: dict[str, Topic] = {
         source="arXiv 2512.07004 (the sums) and 2412.19437 (promotion), NVG 2.2, MPT 3.3",
         read="backend.gpu.multiply: tensor core, multiple of 8, alignment, cublas; precision.gemm; "
         "study.tensor_core.tensor_core: tensor_core, split, promote, FP16_VOLTA, FP16_HOPPER; study.tensor_core._steps",
-        decisions="split-k",
     ),
     "tf32": Topic(
         "FP32 operands are never rounded to TF32's 11 significant bits unless the policy TF32 says so.",
@@ -171,7 +160,6 @@ TOPICS: dict[str, Topic] = {
         read="precision.reduce: REDUCTION, reduce, sums, mean; ops.conv.bias_gradient: bias gradient; "
         "parallel.gradients.DistributedDataParallel._outgoing: exchange, all_reduce, processes, distributed, ddp; "
         "backend.gpu.Gpu.reduce; study.sums.reduce_fp16",
-        decisions="reductions",
     ),
     "batch norm": Topic(
         "FP16 in and out; mean, variance and the adjustment of values in FP32, and so are weight, bias and running "
@@ -181,7 +169,6 @@ TOPICS: dict[str, Topic] = {
         source="NVG 2.3.1 and 5.4.2, MPT 3.3",
         read="ops.norm.BatchNorm.forward: BatchNorm, variance; ops.norm.Running.update: running statistics, running "
         "mean, running variance; precision.reduce; parameter.storage_of",
-        decisions="batch-norm-statistics batch-norm-parameters",
     ),
     "layer norm": Topic(
         "FP16 in and out; the sums over a row or group, the root and the division in FP32, and so are weight and bias. "
@@ -190,7 +177,6 @@ TOPICS: dict[str, Topic] = {
         source="NVG 2.3.1, MPT 3.3",
         read="ops.more.norm.LayerNorm.forward: norm, normalisation, normalization, LayerNorm, GroupNorm, RMSNorm; "
         "parameter.storage_of",
-        decisions="batch-norm-parameters",
     ),
     "softmax": Topic(
         "FP16 in and out; the largest x is subtracted first, and exponentials and their sum stay in FP32.",
@@ -198,7 +184,6 @@ TOPICS: dict[str, Topic] = {
         source="MPT 3.3, NVG 2.3.1 and 5.5",
         read="ops.softmax.Softmax.forward: Softmax, logits, probabilities; ops.more.log_softmax.LogSoftmax.forward: "
         "LogSoftmax, LogSumExp",
-        decisions="softmax",
     ),
     "attention": Topic(
         "Scores, exponentials and their sums stay in FP32 accumulators. The softmax weights are rounded for their "
@@ -214,7 +199,6 @@ TOPICS: dict[str, Topic] = {
         "A scaled loss overflows FP16 at once: 2.3, the loss of ten equal classes, times 2^15 is beyond 65,504.",
         source="NVG 2.3.1 and 5.5",
         read="ops.loss.Loss: LOSS, loss, cost function, loss dtype, cross entropy, mse; precision.reduce",
-        decisions="softmax",
     ),
     "pointwise": Topic(
         "Element by element in FP32; only the result is rounded.",
@@ -229,14 +213,12 @@ TOPICS: dict[str, Topic] = {
         source="MPT 3.3 (large sums in FP32)",
         read="precision.MOVEMENT: MOVEMENT, reshape, transpose, indexing, slicing, copies, concatenation; "
         "precision.scatter_add: lookup, embedding; autograd.added; autograd.Backward.propagate",
-        decisions="reductions",
     ),
     "optimizer state": Topic(
         "Momentum and Adam's averages are FP32.",
         "Adam's v is a mean of squares: a gradient of 1e-3 adds 1e-9, 0 in FP16, and the step is divided by eps alone.",
         source="MPT 3.1 (it follows from the update in FP32; the paper does not speak of it)",
         read="optim.optimizer.Optimizer.state_of: state, momentum, moments, betas, adam; optim.rules.Adam.update",
-        decisions="optimizer-state",
     ),
     "epsilon": Topic(
         "Small constants (Adam's eps, batch norm's) are FP32, and so is what they are added to.",
@@ -275,29 +257,9 @@ TOPICS: dict[str, Topic] = {
         "A state is rounded in every step, and a slow change of it is lost like a small update: beside 1, below 2^-11.",
         source="MPT 3.3 and 4.3 to 4.5",
         read="ops.recurrent.LSTM.forward: LSTM, rnn, recurrent, hidden state, sequence; ops.more.gru.GRU.forward: GRU",
-        decisions="accumulator-4",
     ),
 }
 WORDS = {w: name for name, t in TOPICS.items() for said in (name, *t.asked.values()) for w in said.split(", ") if w}
 # Words of every question
 USUAL = """a an and are as at be by can could did do does dtype for from get has have here how i if in into is it its me
     my no not of off on or precision so than that the there they this to was what when where which who why will with"""
-
-# Ops that round something else than each result forward and each gradient backward, at most once: what they round,
-# forward and backward, a name per place. Among the latter the gradients are not named.
-ROUNDED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "lstm": (("the products of x with W_ih", "the state c", "h", "the gates"), ("the gradients at the gates",)),
-    "gru": (
-        ("the products of x with W_ih", "the product with h in n", "h", "the gates"),
-        ("the gradients at the gates, for the products with x and for those with h",),
-    ),
-    "scaled_dot_product_attention": (
-        ("the weights p for their product with v", "y"), ("p again", "the gradients of the scores")
-    ),
-    "max_pool2d": (("the largest of each window: exactly",), ()),
-    **dict.fromkeys(
-        ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not",
-         "argmax", "argsort", "all", "relu"),
-        ((), ()),
-    ),
-}  # fmt: skip

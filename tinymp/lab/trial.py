@@ -6,15 +6,12 @@ the plan, `Module.__init__` notes the line that makes a module, `manual_seed` ad
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
-import os
 import random
-import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,19 +21,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from .. import backend
-from ..audit.callers import caller, line, made_at, modules, variable
+from ..audit.callers import caller, made_at, modules, variable
 from ..autograd import Op
 from ..checkpoint.writing import write_json
 from ..dtypes import HALVES
-from ..events import Observer, inside, observe
+from ..events import Observer, observe
 from ..nn.module import Module
 from ..optim.result import StepResult
 from ..optim.scaler import ScaleLoss
 from ..precision import FP32, MOVEMENT, Policy
 from .program import run, started
-
-FILE = re.compile(r"(?P<file>.+\.json):(?P<keys>.+)", re.S)
-NAME = re.compile(r"[^\W\d]\w*(\.\w+)*")
 
 
 @dataclass(frozen=True)
@@ -63,33 +57,27 @@ class Cast:
     """A model that a half-precision policy has cast; `name` is its variable's, once it has been called."""
 
     model: Module
-    policy: Policy
     keep: dict[str, Policy]
     name: str = ""
 
 
 class Calls(Observer):
-    """Hears which ops run in which module, and from which line of the program."""
+    """Hears which modules run an op that does more than move numbers, and from which line of the program."""
 
     def __init__(self, casts: list[Cast]) -> None:
         self.casts = casts
-        self.ran_in: WeakKeyDictionary[Module, str] = WeakKeyDictionary()  # the line of its first call
-        self.rounds: set[int] = set()  # ids of modules with an op that does more than move numbers
+        self.ran_in: WeakKeyDictionary[Module, str] = WeakKeyDictionary()  # the line of the first call
 
     def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
-        if op.phase != "forward":
+        if op.phase != "forward" or (op.kind is MOVEMENT and op.gradient is None):
             return
         frame = sys._getframe(1)
         chain, outer = modules(frame)
-        if not chain:
-            return
-        if chain[0] not in self.ran_in:
+        if chain and chain[0] not in self.ran_in:
             self.ran_in[chain[0]] = caller(frame)
             for cast in self.casts:
                 if cast.model is chain[-1] and not cast.name:
                     cast.name = (outer and variable(outer, cast.model)) or ""
-        if op.kind is not MOVEMENT or op.gradient is not None:
-            self.rounds.add(id(chain[0]))
 
 
 class Skips(Observer):
@@ -123,8 +111,8 @@ class Trial:
         were kept, or of a run that keeps none those that may be; the number of `steps`, and those that a loss scale
         `lost`.
         """
-        plan, result = self.plan, dict[str, Any](value=None, error=None)
-        traced, skips = not (plan.fp32 or plan.keep), Skips()
+        plan, skips, value, error = self.plan, Skips(), math.nan, None
+        traced = not (plan.fp32 or plan.keep)
         self._stand_in()
         try:
             with (
@@ -133,16 +121,15 @@ class Trial:
                 observe(skips),
             ):
                 value = measured(plan.measure, lambda: _finished(plan.program, plan.module))
-            result["value"] = value if math.isfinite(value) else None
-            result["error"] = None if math.isfinite(value) else f"the measure is {value}"
-        except (Exception, SystemExit) as error:
+            error = None if math.isfinite(value) else f"the measure is {value}"
+        except (Exception, SystemExit) as ends:
             traceback.print_exc()
-            none = "; bisect runs it without standard input" * isinstance(error, EOFError)
-            result["error"] = f"{type(error).__name__}: {error}{_where(error)}{none}"
+            none = "; bisect runs it without standard input" * isinstance(ends, EOFError)
+            error = f"{type(ends).__name__}: {ends}{none}"
+        result: dict[str, Any] = {"value": None if error else value, "error": error}
         result["kept"] = [{path: policy.name for path, policy in cast.keep.items()} for cast in self.casts]
         result |= {"steps": skips.steps, "lost": skips.lost}
-        models = [{"model": name, "policy": cast.policy.name} for cast, name in zip(self.casts, self._names())]
-        return result | ({"modules": self.candidates(), "models": models} if traced else {})
+        return result | ({"modules": self.candidates(), "models": self._names()} if traced else {})
 
     def _stand_in(self) -> None:
         cast, init, seed = Policy.cast, Module.__init__, self.plan.seed
@@ -178,12 +165,8 @@ class Trial:
         numbers = {id(cast.model): number for number, cast in enumerate(self.casts)}
         number = numbers.get(id(model), len(self.casts))
         if number == len(self.casts):
-            self.casts.append(Cast(model, policy, {}))
-        names: dict[int, str] = {}  # a module that has several paths is known by the first
-        keys = {
-            path: names.setdefault(id(module), f"{number}:{path}")
-            for path, module in model.named_modules(remove_duplicate=False)
-        }
+            self.casts.append(Cast(model, {}))
+        keys = {path: f"{number}:{path}" for path, _ in model.named_modules()}
         chosen = [path for path, key in keys.items() if key in self.plan.keep]
         asked: dict[str, Policy] = {}  # by the program
         wanted: dict[str, Policy] = {}
@@ -191,7 +174,7 @@ class Trial:
         for path, key in keys.items():
             parent, within = path.rpartition(".")[0], f"{path}." if path else ""
             asked[path] = (given or {}).get(path, asked[parent] if path else policy)
-            parts = len({keys[other] for other in chosen if other.startswith(within) and other != path})
+            parts = sum(other.startswith(within) and other != path for other in chosen)
             mine = path in chosen or (key not in self.plan.modules and parts > 1)
             wanted[path] = FP32 if mine and asked[path].storage in HALVES else asked[path]
             if wanted[path] != (wanted[parent] if path else policy):
@@ -202,32 +185,25 @@ class Trial:
     # ---- what may be kept
 
     def candidates(self) -> list[dict[str, Any]]:
-        """The modules of the models in which an op ran that does more than move numbers, or that has weights; those
-        that share weights as one.
+        """The modules of the models that ran an op, but for those that only move numbers; of those that share weights,
+        one.
         """
-        groups: list[dict[str, Any]] = []
-        of_tensor: dict[int, dict[str, Any]] = {}
+        found: list[dict[str, Any]] = []
+        weights: list[set[int]] = []  # of each that was found
         for number, (cast, name) in enumerate(zip(self.casts, self._names())):
             for path, module in cast.model.named_modules():
-                tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-                ran = module in self.calls.ran_in and (bool(tensors) or id(module) in self.calls.rounds)
-                entry = {
-                    "names": [f"{name}.{path}" if path else name],
-                    "keys": [f"{number}:{path}"],
-                    "class": type(module).__name__,
-                    "made": self.made.get(module, ""),
-                    "called": self.calls.ran_in.get(module, ""),
-                    "ran": ran,
-                }
-                shared = next((of_tensor[id(x)] for _, x in tensors if id(x) in of_tensor), None)
-                if shared is None:
-                    groups.append(entry)
-                else:
-                    shared.update(
-                        {key: shared[key] + entry[key] for key in ("names", "keys")}, ran=shared["ran"] or ran
-                    )
-                of_tensor.update((id(x), entry if shared is None else shared) for _, x in tensors)
-        return [{key: value for key, value in entry.items() if key != "ran"} for entry in groups if entry["ran"]]
+                if module not in self.calls.ran_in:
+                    continue
+                own = {id(x) for _, x in module.named_parameters(recurse=False)}
+                place = next((i for i, others in enumerate(weights) if own & others), len(found))
+                if place == len(found):
+                    lines = {"made": self.made.get(module, ""), "called": self.calls.ran_in[module]}
+                    found.append({"names": [], "keys": [], "class": type(module).__name__, **lines})
+                    weights.append(own)
+                found[place]["names"].append(f"{name}.{path}" if path else name)
+                found[place]["keys"].append(f"{number}:{path}")
+                weights[place] |= own
+        return found
 
     def _names(self) -> list[str]:
         return [cast.name or type(cast.model).__name__.lower() for cast in self.casts]
@@ -237,55 +213,26 @@ class Trial:
 
 
 def measured(measure: str, finished: Callable[[], Mapping[str, Any]]) -> float:
-    """The number that a measure names, of what `finished` leaves: global variables, or a file that it writes.
-
-    LookupError where it is not there, TypeError where it is no number.
+    """The number that a measure names, of what `finished` leaves: a global variable, or a file that it writes. Of a
+    list the last; nan for None. LookupError or AttributeError where it is not there, TypeError where it is no number.
     """
-    in_file = FILE.fullmatch(measure)
-    if in_file is None:
-        first, *keys = measure.split(".")
-        left = finished()
-        if first not in left:
-            near = [f"; did you mean {name!r}?" for name in difflib.get_close_matches(first, left, 1)]
-            raise LookupError("".join([f"the program leaves no variable {first!r}", *near]))
-        return _number(measure, _at(left[first], keys))
-    path = Path(in_file["file"]).absolute()  # the program may change the folder
-    before = _state(path)
-    finished()
-    if _state(path) == before:
-        raise LookupError(f"the program did not write {in_file['file']}")
-    return _number(measure, _at(json.loads(path.read_bytes()), in_file["keys"].split(".")))
-
-
-def _at(value: Any, keys: Sequence[str]) -> Any:
-    for key in keys:
-        try:
-            if isinstance(value, Mapping):
-                value = value[key]
-            else:
-                value = value[int(key)] if key.isdecimal() else getattr(value, key)
-        except (LookupError, AttributeError, TypeError):
-            there = f"there are {', '.join(map(str, value))}" if isinstance(value, Mapping) else f"in {value!r:.80}"
-            raise LookupError(f"there is no {key!r}; {there}") from None
-    return value
-
-
-def _number(measure: str, value: Any) -> float:
+    file, _, keys = measure.rpartition(":")
+    path = Path(file).absolute()  # the program may change the folder
+    before = path.stat().st_mtime_ns if path.exists() else None
+    value: Any = finished()
+    if file:
+        if not path.exists() or path.stat().st_mtime_ns == before:
+            raise LookupError(f"the program did not write {file}")
+        value = json.loads(path.read_bytes())
+    elif (first := keys.partition(".")[0]) not in value:
+        raise LookupError(f"the program leaves no variable {first!r}")
+    for key in keys.split("."):
+        if isinstance(value, Mapping):
+            value = value[key]
+        else:
+            value = value[int(key)] if key.isdecimal() else getattr(value, key)
     value = value[-1] if isinstance(value, (list, tuple)) and value else value
-    if value is None:  # what the examples write for nan
-        return math.nan
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"expected {measure} to be a number, or a list of them, got {value!r:.80}") from None
-
-
-def _state(path: Path) -> tuple | None:
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return math.nan if value is None else float(value)
 
 
 def _finished(program: str, module: bool) -> Mapping[str, Any]:
@@ -297,12 +244,6 @@ def _finished(program: str, module: bool) -> Mapping[str, Any]:
             raise
         frames = [frame for frame, _ in traceback.walk_tb(end.__traceback__) if frame.f_code.co_name == "<module>"]
         return [frame.f_globals for frame in frames if frame.f_globals.get("__name__") == "__main__"][-1]
-
-
-def _where(error: BaseException) -> str:
-    """The line of the program that was the last to run."""
-    own = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if not inside(frame)]
-    return f" ({line(own[-1])})" if own and not own[-1].f_code.co_filename.startswith("<frozen") else ""
 
 
 def main(plan: str, result: str) -> None:
