@@ -16,7 +16,7 @@ from .crash import Crash
 from .formats import Formats
 from .found import Found
 from .histograms import Exponents
-from .ledger import WIDE, WORST, Ledger, Rows, jsonable
+from .ledger import BRIEF, WORST, Ledger, Rows, jsonable
 from .listener import Instrument, Listener
 from .machine import info
 from .patterns import Patterns
@@ -26,7 +26,7 @@ from .report import page
 from .sampling import html
 from .scales import Scales
 from .shadow import Shadow
-from .summary import findings, nothing
+from .summary import nothing, sentences
 from .trace import Trace
 from .updates import LostUpdates
 
@@ -120,6 +120,11 @@ class Audit:
         """The ledger's rows, in the order in which their ops first ran."""
         return self._ledger.rows
 
+    @property
+    def policy(self) -> str:
+        """What ops ran under."""
+        return "; ".join(map(str, self._listener.policies.values()))
+
     def advise(self) -> list[Advice]:
         """The changes worth making, the most important first."""
         return advise(self._found())
@@ -132,16 +137,14 @@ class Audit:
     def as_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
         found = self._found()
-        asked = {name: getattr(self, name) for name in ("shadow", "formats")}
         content = {
             "environment": dict(info()),
-            "policy": "; ".join(map(str, self._listener.policies.values())),
+            "policy": self.policy,
             "summary": {"iterations": self._listener.iterations, "part": self._part},
             **found._asdict(),
             "ledger": [row.as_dict() for row in self.ledger],
             "crash": self.crash.found,
-            "by_hand": self.patterns.looked_at,
-            **{name: one and one.as_dict() for name, one in asked.items()},
+            **{name: one and one.as_dict() for name, one in (("shadow", self.shadow), ("formats", self.formats))},
             "advice": [advice._asdict() for advice in advise(found)],
         }
         return jsonable(content)
@@ -170,27 +173,26 @@ class Audit:
         return f"{self.told()}\n\n{', a.'.join([more, *asked])} tell more; a.report(path) all."
 
     def _repr_html_(self) -> str:
-        return html(self._said(WIDE))
+        return html(self.parts())
 
     def told(self, width: int | None = None) -> str:
         """What to know, the advice, and the rows that lose most, in a table of at most so many characters' width."""
-        return "\n\n".join(self._said(width))
+        return "\n\n".join(self.parts(width))
 
-    def _said(self, width: int | None = None) -> list[str]:
-        content = self.as_dict()
-        if not (content["advice"] or self.crash.found):
-            return [nothing(content).replace("\N{NO-BREAK SPACE}", " ")]
+    def parts(self, width: int | None = None) -> list[str]:
+        """What `told` says, in paragraphs and a table."""
+        found, steps = self._found(), self._listener.iterations
+        advice = advise(found)
+        if not (advice or self.crash.found):
+            return [nothing(found, steps, self._part, self.patterns.looked_at)]
         worst = self.ledger.sorted_by(*WORST)[:10]
         lossy = sum(row.infinite + row.zero + row.subnormal > 0 for row in worst)
         worst = worst[:lossy] or worst
         head = f"What loses most, {len(worst)}" if lossy else f"Nothing was lost; {len(worst)}"
-        parts = [
-            str(self.crash) if self.crash.found else "",
-            "\n".join(f.text.replace("\N{NO-BREAK SPACE}", " ") for f in findings(content)),
-            *[
-                f"{a['text']}\n    {a['why']} ({'; '.join(filter(None, (a['where'], a['source'])))})"
-                for a in content["advice"]
-            ],
-            *([f"{head} of the ledger's {len(self.ledger)} rows:", worst.fitted(width)] if worst else []),
-        ]
-        return [part for part in parts if part]
+        table = [f"{head} of the ledger's {len(self.ledger)} rows:", worst.told(BRIEF, width)] if worst else []
+        said = [str(self.crash)] if self.crash.found else []
+        return [*said, "\n".join(sentences(found, steps, self._part)), *map(_as_text, advice), *table]
+
+
+def _as_text(advice: Advice) -> str:
+    return f"{advice.text}\n    {advice.why} ({'; '.join(filter(None, (advice.where, advice.source)))})"

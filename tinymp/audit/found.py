@@ -26,8 +26,7 @@ class Found(NamedTuple):
     patterns: Sequence[dict[str, Any]] = ()
 
     def dtypes(self, role: str) -> dict[str, int]:
-        measured, predicted = self.bytes.get("measured") or {}, self.bytes.get("predicted") or {}
-        return measured.get(role) or predicted.get(role) or {}
+        return self.bytes.get("measured", {}).get(role, {})
 
     @property
     def halves(self) -> list[dict[str, Any]]:

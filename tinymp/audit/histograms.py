@@ -19,7 +19,6 @@ from ..precision import LOSS, current_policy
 from ..tensor import Tensor
 from .exponents import (
     HIGHEST,
-    INFINITIES,
     NONE,
     ZEROS,
     Histogram,
@@ -65,8 +64,7 @@ def _underflows(x: Any, y: Any) -> np.ndarray:
 class Exponents(Told, Instrument):
     """Counts the exponents floor(log2 |x|) of weights and gradients, per layer and over the training.
 
-    weight               when a model is first called, and as updates write it for the next iteration: the FP32 master,
-                         where there is one. `dtype` is that of the working copy
+    weight               when a model is first called, and as updates write it: the FP32 master, where there is one. `dtype` is that of the working copy
     weight gradient      what each `backward` adds to the weight's `grad`. Of SparseRows, the rows that they have
     activation gradient  the gradient of the result of each op of a layer, as it arrives in the op's backward; losses
                          and single numbers are left out
@@ -112,7 +110,7 @@ class Exponents(Told, Instrument):
 
     def written(self, place: Place, parameter: Parameter, value: Any) -> None:
         if place.phase == "update":
-            self._add_parameter(parameter, WEIGHT, value, ahead=1)
+            self._add_parameter(parameter, WEIGHT, value)
 
     def _first_use(self) -> None:
         for thing in self.listener.models[self._roots :]:
@@ -143,10 +141,10 @@ class Exponents(Told, Instrument):
             key = id(owner)
             self._underflows[key] = ref(owner, lambda _: self._underflows.pop(key, None)), size, underflows
 
-    def _add_parameter(self, p: Parameter, role: str, x: Any, scale: float = 1.0, ahead: int = 0) -> None:
+    def _add_parameter(self, p: Parameter, role: str, x: Any, scale: float = 1.0) -> None:
         name = self.listener.name_of(p)
         histogram = self._of(role, name, name.rpartition(".")[0], p.dtype, p.normalisation)
-        self._count(histogram, values_of(distinct(x)), scale, ahead)
+        self._count(histogram, values_of(distinct(x)), scale)
 
     def _of(self, role: str, name: str, layer: str, dtype: np.dtype, normalisation: bool = False) -> Histogram:
         key = role, name, dtype, current_policy().name
@@ -154,11 +152,11 @@ class Exponents(Told, Instrument):
             self._tensors[key] = Histogram(*key, layer, normalisation)
         return self._tensors[key]
 
-    def _count(self, histogram: Histogram, x: Any, scale: float, ahead: int = 0) -> None:
+    def _count(self, histogram: Histogram, x: Any, scale: float) -> None:
         _, size, underflows = self._underflows.get(id(backend.owner_of(x)), (None, 1, NONE))
         shown = math.prod(n for n, step in zip(x.shape, x.strides) if step)  # of a broadcast array, each several times
         times = x.size // size if shown == size else 0  # of a part of a rounded array, the underflows are not known
-        histogram.add(x, times * underflows, scale, self.listener.iteration + ahead)
+        histogram.add(x, times * underflows, scale)
 
     # ---- asking
 
@@ -180,35 +178,36 @@ class Exponents(Told, Instrument):
         """The largest power of two S with S max|g| < 65 504 for all gradients seen (MPT section 3.2), and below every S
         at which one was infinite; at most 2^24. None where no gradient was seen that is not 0.
         """
-        seen = [t for role in GRADIENTS for t in self._stored(role)]
-        largest = max((t.largest for t in seen), default=0.0)
         if (ceiling := self.ceiling()) is None:
             return None
-        best = 2.0 ** (math.frexp(ceiling["limit"])[1] - 1)
-        return min(best / 2 if largest * best >= FP16_MAX else best, SCALES[-1])
+        mantissa, exponent = math.frexp(ceiling["below"])  # from 0.5 to 1
+        return min(2.0 ** (exponent - (1 if mantissa > 0.5 else 2)), SCALES[-1])
 
     def ceiling(self) -> dict[str, Any] | None:
         """What keeps the best scale from being larger: the gradient ("name", "role") that overflows first, its
-        "largest" magnitude without a loss scale, the S at which it was "infinite" (None: it was not), and the "limit".
+        "largest" magnitude without a loss scale, the S at which it was "infinite" (None: it was not), and the S "below"
+        which the best one lies.
         """
-        seen = [t for role in GRADIENTS for t in self._stored(role)]
-        limits: list[Any] = [(FP16_MAX / t.largest, None, t) for t in seen if t.largest]
-        limits += [(s / 2, s, t) for t in seen for s, counts in t.counts.items() if counts[INFINITIES]]
+        limits: list[Any] = [(FP16_MAX / t.largest, None, t) for t in self._gradients if t.largest]
+        limits += [(s, s, t) for t in self._gradients for s in t.infinite]
         if not limits:
             return None
-        limit, infinite, t = min(limits, key=lambda one: one[0])
-        return {"name": t.name, "role": t.role, "largest": t.largest, "infinite": infinite, "limit": limit}
+        below, infinite, t = min(limits, key=lambda one: one[0])
+        return {"name": t.name, "role": t.role, "largest": t.largest, "infinite": infinite, "below": below}
 
     def margin(self) -> float | None:
         """65 504 / (S max|g|) at the best scale S: how much larger gradients may become."""
-        best = self.best_scale()
-        largest = max((t.largest for role in GRADIENTS for t in self._stored(role)), default=0.0)
+        best, largest = self.best_scale(), max((t.largest for t in self._gradients), default=0.0)
         return FP16_MAX / (best * largest) if best and largest else None
 
     def saved(self) -> dict[str, float]:
         """Per role of gradients: the share of values not 0 that the best scale keeps from becoming 0, against S = 1."""
         best = self.best_scale() or 1.0
         return {r: self.share_lost(r, 1.0).zero - self.share_lost(r, best).zero for r in GRADIENTS if self._stored(r)}
+
+    @property
+    def _gradients(self) -> list[Histogram]:
+        return [t for role in GRADIENTS for t in self._stored(role)]
 
     def _stored(self, role: str) -> list[Histogram]:
         if role not in ROLES:
@@ -242,34 +241,26 @@ class Exponents(Told, Instrument):
         single = [(f"{t.name}: {t.role}" + several * f" ({t.policy})", [t]) for t in worst]
         for title, tensors in (*groups, *single):
             if tensors:
-                scale, counts = tensors[-1].scale, total(tensors, 1.0)
-                elements = sum(counts.tolist())
+                scale, counts = tensors[-1].scale, total(tensors)
+                elements = sum(counts.tolist()) + sum(t.infinite.total() for t in tensors)
                 now, kept = lost_of(tensors, scale), lost_of(tensors, best or 1.0).zero
                 shares = [counts[ZEROS] / max(elements, 1), lost_of(tensors, 1.0).zero, *now]
                 shares += [kept] if best and tensors[0].role != WEIGHT else []
                 cells = title, " ".join(sorted({NAMES[t.dtype] for t in tensors})), f"{scale:g}", f"{elements:,}"
                 rows.append((*cells, *(f"{share:.2%}" for share in shares), *[""] * (6 - len(shares))))
         lines: list[str] = [table(rows)]
-        if several:
-            those = " and ".join(dict.fromkeys(t.policy for role in GRADIENTS for t in self._stored(role)))
-            lines.append(f"Several policies ran; all gradients, and the best scale, are those of {those}.")
         if self._unseen:
             lines.append(f"Not among the lost: {self._unseen:,} values that became 0 inside of ops (see the ledger).")
         if best:
-            kept_by = ", ".join(f"{share:.2%} of {role}s" for role, share in self.saved().items())
             margin = f", margin {m:.2f} to 65504" if (m := self.margin()) else ""
             lines.append(f"Best loss scale S: 2^{round(math.log2(best))} = {best:,.0f}{margin}.")
-            lines.append(f"Against S = 1 it saves {kept_by}.")
         return lines
 
     # ---- drawing
 
-    def draw(
-        self, axes: Any, role: str = ACTIVATION_GRADIENT, layer: str | None = None, scale: float | None = None
-    ) -> None:
-        """Bars: the share of values per exponent, and where FP16 ends (MPT figures 2b and 3). layer: only this one;
-        scale: show the values multiplied by it, by default by the last loss scale. ValueError if nothing of that kind
-        was seen.
+    def draw(self, axes: Any, role: str = ACTIVATION_GRADIENT, layer: str | None = None) -> None:
+        """Bars: the share of values per exponent at the last loss scale, and where FP16 ends (MPT figures 2b and 3).
+        layer: only this one. ValueError if nothing of that kind was seen.
         """
         seen = self._stored(role)
         if not seen:
@@ -279,7 +270,7 @@ class Exponents(Told, Instrument):
             layers = ", ".join(dict.fromkeys(t.layer for t in seen))
             raise ValueError(f"histograms: no {role} of layer {layer!r} was seen; layers: {layers}")
         where = f"{role}s" + (f" of {layer}" if layer is not None else "")
-        draw(axes, tensors, f"{where[0].upper()}{where[1:]}", scale)
+        draw(axes, tensors, f"{where[0].upper()}{where[1:]}")
 
     def worst(self, role: str, most: int) -> list[Histogram]:
         """So many tensors of a role, of the policy that is asked about: those of which FP16 loses most come first."""

@@ -45,7 +45,7 @@ def panels(audit: Any) -> dict[str, list[Panel]]:
         ("loss", [partial(_loss, scale.losses)], scale.losses),
         ("scale", [scale.draw], scale.history or scale.causes),
         ("updates", [audit.updates.draw], audit.updates.rows),
-        ("bytes", [audit.bytes.draw], audit.bytes.ratio == audit.bytes.ratio),
+        ("bytes", [audit.bytes.draw], audit.bytes.by_policy),
         ("products", [audit.products.draw], audit.products.rows),
         ("shadow", [] if shadow is None else [shadow.draw], shadow and shadow.rows),
     ]

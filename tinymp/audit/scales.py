@@ -1,20 +1,19 @@
 """The history of the loss scale, and why steps were skipped: found by running the backward pass again.
 
 A pass that left an infinity or NaN in the gradient of a weight is kept until the next iteration. If the step is
-skipped, it runs again with the same saved arrays: with the loss scale S as it was, to see where it overflows; at S = 1,
-to see whether it does so without scaling, too; and at the S that would have fitted.
+skipped, it runs again with the same saved arrays: with the loss scale S as it was, to see where it overflows; at the
+smallest S, to see whether any scale would do; and at ever smaller ones, up to that which would have fitted.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from .. import backend
 from ..autograd import Op
-from ..dtypes import FP16_OVERFLOW
 from ..events import here
 from ..optim.optimizer import Optimizer
 from ..optim.result import StepResult
@@ -25,6 +24,8 @@ from ..tensor import Tensor
 from .listener import PLACE, Instrument, Place, begins_backward
 from .replay import Pass, Replay, overflowed
 from .sampling import Told, nonfinite
+
+SHOWN = 20  # causes in the text
 
 
 @dataclass
@@ -61,20 +62,6 @@ class Event(NamedTuple):
     argument: str = ""  # which one held it already
 
 
-@dataclass(eq=False)
-class Line:
-    """The loss scale S of one scaler. `points`: (iteration, S) where S changed, and of the last one before a change."""
-
-    caller: str  # that first had a loss scaled by it
-    points: list[tuple[int, float]] = field(default_factory=list)
-
-    def add(self, iteration: int, scale: float) -> None:
-        if len(self.points) > 1 and self.points[-1][1] == self.points[-2][1] == scale:
-            self.points.pop()  # of a plateau only the ends are kept
-        if self.points[-1:] != [(iteration, scale)]:  # equal for a GAN's second loss, for example
-            self.points.append((iteration, scale))
-
-
 class Scales(Told, Instrument):
     """Keeps the loss scales that were used, and explains every skipped step. A NoLossScaler uses none.
 
@@ -88,9 +75,9 @@ class Scales(Told, Instrument):
 
     def __init__(self) -> None:
         self.causes: list[Cause] = []
-        self._lines: list[Line] = []  # one per scaler
-        self._line_of: weakref.WeakKeyDictionary[LossScaler, Line] = weakref.WeakKeyDictionary()
-        self._since: dict[Line, float] = {}  # the scales of losses since the last step
+        self._callers: dict[LossScaler, str] = {}  # that first had a loss scaled by it
+        self._points: dict[LossScaler, list[tuple[int, float]]] = {}  # (iteration, S) where S changed, and before that
+        self._since: dict[LossScaler, float] = {}  # the scales of losses since the last step
         self._scaled: weakref.WeakKeyDictionary[Op, tuple[float, bool]] = weakref.WeakKeyDictionary()  # S, bad loss?
         self._overflow: tuple[Place, float] | None = None  # the first within the op that is running
         self._current: Pass | None = None
@@ -133,7 +120,8 @@ class Scales(Told, Instrument):
         if op.loss_scale is not None:
             self._scaled[op] = float(op.loss_scale), any(map(nonfinite, inputs))
             if isinstance(op, ScaleLoss) and not isinstance(scaler := op.options["scaler"], NoLossScaler):
-                self._since[self._line_of.setdefault(scaler, Line(place.caller))] = self._scaled[op][0]
+                self._callers.setdefault(scaler, place.caller)
+                self._since[scaler] = self._scaled[op][0]
         overflow, self._overflow = self._overflow, None
         if overflow is not None:
             event = Event(*overflow, "an infinity")
@@ -175,10 +163,12 @@ class Scales(Told, Instrument):
         self._end_pass()
         self._stepped = True
         iteration = self.listener.iteration
-        for line, scale in self._since.items():
-            if not line.points:
-                self._lines.append(line)
-            line.add(iteration, scale)
+        for scaler, scale in self._since.items():
+            points = self._points.setdefault(scaler, [])
+            if len(points) > 1 and points[-1][1] == points[-2][1] == scale:
+                points.pop()  # of a plateau only the ends are kept
+            if points[-1:] != [(iteration, scale)]:  # equal for a GAN's second loss, for example
+                points.append((iteration, scale))
         scale, self._since = max(self._since.values(), default=1.0), {}
         if result is StepResult.SKIPPED:
             cause = Cause(iteration, scale, "unknown", text="its backward pass was not seen")
@@ -212,30 +202,22 @@ class Scales(Told, Instrument):
         def at(scale: float) -> Replay:
             return Replay(self.listener, p, scale / p.scale, wanted)
 
-        was = at(p.scale)
+        was, least = at(p.scale), at(MIN_SCALE)
         if was.finite:
             _tell(cause, "unknown", was.place, "the backward pass is finite when it is run again")
-            return
-        tried = [s for s in (1.0, MIN_SCALE) if s < p.scale]
-        one, scale = next(((r, s) for s in tried if (r := at(s)).finite), (at(tried[-1]) if tried else was, 1.0))
-        if not one.finite:
-            if any(op in self._events for op in p.ops):
-                self._blame_forward(cause, p)
-                return
-            cause.value = one.value
-            _tell(cause, "backward overflow", one.place, f"{_became(one.value)}, whatever the loss scale")
-            return
-        limit = min(scale * FP16_OVERFLOW / one.largest if one.largest else math.inf, p.scale)
-        mantissa, exponent = math.frexp(limit)  # mantissa in [0.5, 1)
-        best = 2.0 ** (exponent - (1 if mantissa > 0.5 else 2))  # the largest power of two below it
-        while best > scale and not at(best).finite:  # small gradients that are lost at S = 1 may add up here
-            best /= 2
-        while 2 * best < p.scale and at(2 * best).finite:
-            best *= 2
-        cause.value, cause.largest_scale = was.value, best
-        largest = f"at S = {_number(scale)} the largest gradient is {_number(one.largest)}"
-        text = f"{_became(was.value)}; {largest}; up to S = {_number(best)} it fits"
-        _tell(cause, "loss scale too high", was.place, text)
+        elif not least.finite and any(op in self._events for op in p.ops):
+            self._blame_forward(cause, p)
+        elif not least.finite:
+            cause.value = least.value
+            _tell(cause, "backward overflow", least.place, f"{_became(least.value)}, whatever the loss scale")
+        else:
+            best = 2.0 ** (math.ceil(math.log2(p.scale)) - 1)  # the largest power of two below it
+            while not (fits := at(best)).finite:
+                best /= 2
+            cause.value, cause.largest_scale = was.value, best
+            largest = f"at S = 1 the largest gradient is {_number(fits.largest / best)}"
+            text = f"{_became(was.value)}; {largest}; up to S = {_number(best)} it fits"
+            _tell(cause, "loss scale too high", was.place, text)
 
     def _blame_forward(self, cause: Cause, p: Pass) -> None:
         """Name the first op in forward that made an infinity or NaN, if possible one that the loss depends on."""
@@ -256,7 +238,7 @@ class Scales(Told, Instrument):
     @property
     def history(self) -> list[tuple[int, float]]:
         """(iteration, S) of all scalers, in order: where S changed, and the last before a change."""
-        return sorted({point for line in self._lines for point in line.points})
+        return sorted({point for points in self._points.values() for point in points})
 
     @property
     def skipped(self) -> list[int]:
@@ -273,30 +255,24 @@ class Scales(Told, Instrument):
         }
 
     def parts(self) -> list[str]:
-        ends = [(line.points[0][1], line.points[-1][1]) for line in self._lines]
+        ends = [(points[0][1], points[-1][1]) for points in self._points.values()]
         used = [f"{_number(first)} at first, {_number(last)} at last" for first, last in dict.fromkeys(ends)]
         lines = [f"loss scale: {'; '.join(used) or 'none was used'}"]
         if ends or self.causes:
             lines[0] += f"; {len(self.skipped)} of {self.listener.iterations} iterations skipped"
-        shown = self.causes[:20]
-        lines += [f"iteration {c.iteration}, S = {_number(c.scale)}: {c.text}" for c in shown]
-        more = len(self.causes) - len(shown)
-        return [*lines, *[f"... and {more} more"] * (more > 0)]
+        lines += [f"iteration {c.iteration}, S = {_number(c.scale)}: {c.text}" for c in self.causes[:SHOWN]]
+        return [*lines, *[f"... and {len(self.causes) - SHOWN} more"] * (len(self.causes) > SHOWN)]
 
     def draw(self, axes: Any) -> None:
         """The scale over the iterations on matplotlib's axes, with a cross at each skipped step."""
-        for line in self._lines:
-            start = line.points[0][0]
-            later = f", from iteration {start}" if start else ""
-            axes.step(*zip(*line.points), where="post", label=line.caller + later)
+        for scaler, points in self._points.items():
+            axes.step(*zip(*points), where="post", label=self._callers[scaler])
         if self.causes:
             points = [(cause.iteration, cause.scale) for cause in self.causes]
             axes.plot(*zip(*points), "x", color="tab:red", label="skipped")
         axes.set_yscale("log", base=2)
-        axes.set_xlabel("iteration")
-        axes.set_ylabel("loss scale")
-        if self._lines or self.causes:
-            axes.legend()
+        axes.set(xlabel="iteration", ylabel="loss scale")
+        axes.legend()
 
 
 def _became(value: float | None) -> str:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..audit.ledger import jsonable
-from ..audit.numbers import SPACE, apart, many, number
+from ..audit.numbers import apart, many, number
 from ..audit.report import document
 from ..audit.run import Line, Run, Step
 from ..audit.sampling import html, narrowed, table
@@ -333,8 +333,8 @@ class Difference:
         """A line for each run: how much of it there is, and whether it ended."""
         lines = []
         for name, run, unpaired in zip("AB", (self.a, self.b), self.unpaired):
-            steps = _many(len(self.steps) + unpaired, "step")
-            text = f"{name}  {run.source}: {steps}, {_many(run.tensors, 'tensor')}"
+            steps = many(len(self.steps) + unpaired, "step")
+            text = f"{name}  {run.source}: {steps}, {many(run.tensors, 'tensor')}"
             if run.ended is None:
                 text += "; cut off: the program was killed, or is running"
             elif run.ended:
@@ -410,7 +410,7 @@ class Difference:
         if self.first is None:
             begins = "What both have is the same, bit for bit" if any(self.only) else "No difference, bit for bit"
             tensors = sum(s.tensors for s in self.steps)
-            yield Section(f"{begins}: {_many(tensors, 'tensor')} in {_many(len(self.steps), 'step')}.")
+            yield Section(f"{begins}: {many(tensors, 'tensor')} in {many(len(self.steps), 'step')}.")
         elif self.diverges and not any(p and p.a is self.diverges[2] for p in (self.first, self.beyond)):
             at, which, line = self.diverges
             what = [f"Only {which} has it. It changes the numbers, and what comes after it differs."] * bool(which)
@@ -427,10 +427,10 @@ class Difference:
         if self.unmatched is not None:
             at, a, b, moved = self.unmatched
             said = [f"In {w} alone: {_listed(lines, most)}." for w, lines in zip("AB", (a, b)) if lines]
-            counts = f"{_many(len(a), 'op')} in A alone, {len(b)} in B alone, {moved} in another order"
+            counts = f"{many(len(a), 'op')} in A alone, {len(b)} in B alone, {moved} in another order"
             yield Section(f"Unmatched in step {at}: {counts}", said)
         if any(self.only):  # a step that was skipped has no updates
-            in_a, in_b = (_many(n, "tensor") for n in self.only)
+            in_a, in_b = (many(n, "tensor") for n in self.only)
             yield Section(f"In all, {in_a} in A alone and {in_b} in B alone.")
         for which, found in zip("AB", self.nonfinite):
             if found is not None:
@@ -532,10 +532,6 @@ def _together(a: Iterator[Step], b: Iterator[Step]) -> Iterator[tuple[Step | Non
 # ---------------------------------------------------------------------------------------------------------- as text
 
 
-def _many(n: int, noun: str) -> str:
-    return many(n, noun).replace(SPACE, " ")
-
-
 def _at(x: Line) -> str:
     return f"{x} ({x.caller})"
 
@@ -573,5 +569,4 @@ def _wrapped(text: str, width: int, indent: str = "  ", first: str = "  ") -> st
 
 def _fitted(rows: Sequence[tuple[str, ...]], width: int, left: tuple[int, ...] = (0,), give: int = 0) -> str:
     """A table no wider than the terminal: the column `give` gives way, and its names lose their middle."""
-    plain = [tuple([cell.replace(SPACE, " ") for cell in row]) for row in rows]
-    return table(narrowed(plain, width, give, middle=True), left, most=None, ruled=False)
+    return table(narrowed(rows, width, give, middle=True), left, most=None, ruled=False)
