@@ -57,7 +57,8 @@ LOST = {"role": "weight gradient", "scale": 1.0, "values": 200, "zero": 0.1}
             {"updates": [update(lost=0.5, storage="bfloat16", master=False), update(lost=0.9)]},
             0,
             [
-                "40 of 80 updates of w (50 %) are too small to change a BF16 weight, and are lost: it has no FP32 master."
+                "40 of 80 updates of w (50 %) are too small to change a BF16 weight, and are lost: it has no FP32 "
+                "master."
             ],
         ),
         ({"scale": {"skipped": []}}, 4, ["None of 4 steps was skipped."]),

@@ -64,7 +64,8 @@ def _underflows(x: Any, y: Any) -> np.ndarray:
 class Exponents(Told, Instrument):
     """Counts the exponents floor(log2 |x|) of weights and gradients, per layer and over the training.
 
-    weight               when a model is first called, and as updates write it: the FP32 master, where there is one. `dtype` is that of the working copy
+    weight               when a model is first called, and as updates write it: the FP32 master, where there is one.
+                         `dtype` is that of the working copy
     weight gradient      what each `backward` adds to the weight's `grad`. Of SparseRows, the rows that they have
     activation gradient  the gradient of the result of each op of a layer, as it arrives in the op's backward; losses
                          and single numbers are left out

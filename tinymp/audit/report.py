@@ -20,7 +20,7 @@ SECTIONS = [
         "Ledger",
         ["ledger"],
         "Every op at the lines that call it, and what its roundings lost; worst first. Zero: it was not 0 and is now. "
-        "Subnormal: below 2⁻¹⁴, where FP16 has fewer than 11 significant bits. Infinite: it was finite, 65,520 or more.",
+        "Subnormal: below 2⁻¹⁴, where FP16 has fewer than 11 significant bits. Infinite: 65,520 or more.",
     ),
     ("histograms", "Exponents", ["exponents", "scales"], "What was 0 only in FP16 counts as it was before (MPT 3.2)."),
     ("updates", "Lost updates", ["updates"], "Weights that an update in FP16 would not change (MPT 3.1)."),
