@@ -37,7 +37,8 @@ def updates(*lost, zero=0.0, **more):
 
 def scales(first, last, iterations, skipped=0, causes=()):
     history = [[0, float(first)], [iterations - 1, float(last)]]
-    return {"scale": {"history": history, "skipped": list(range(skipped)), "causes": list(causes)}}
+    seen = {"history": history, "skipped": list(range(skipped)), "causes": list(causes), "iterations": iterations}
+    return {"scale": seen}
 
 
 def sizes(**measured):

@@ -157,8 +157,8 @@ class Audit:
         write(path, page(self, title))
 
     def figure(self, name: str) -> Any:
-        """A matplotlib figure: "ledger", "exponents", "scales" (what each loss scale would lose), "loss", "scale",
-        "updates", "bytes", "products" or "shadow". ValueError for another name, and where there is nothing to draw;
+        """A matplotlib figure: "ledger", "exponents", "scales" (what each loss scale would lose), "scale", "updates",
+        "bytes", "products" or "shadow". ValueError for another name, and where there is nothing to draw;
         ModuleNotFoundError says how to install matplotlib.
         """
         return figure(self, name)

@@ -24,7 +24,7 @@ SECTIONS = [
     ),
     ("histograms", "Exponents", ["exponents", "scales"], "What was 0 only in FP16 counts as it was before (MPT 3.2)."),
     ("updates", "Lost updates", ["updates"], "Weights that an update in FP16 would not change (MPT 3.1)."),
-    ("scale", "Loss and loss scale", ["loss", "scale"], "A cross marks a skipped step."),
+    ("scale", "Loss scale", ["scale"], "A cross marks a skipped step."),
     ("bytes", "Bytes", ["bytes"], "What is kept, by role and dtype, and what FP32 would take."),
     ("patterns", "Written by hand", [], "Softmax, norms, losses, ..., where an op would keep what FP16 loses."),
     ("products", "Tensor Cores", ["products"], "Lengths (of convolutions channels) should be multiples of 8."),

@@ -17,11 +17,11 @@ from ..autograd import Op
 from ..events import here
 from ..optim.optimizer import Optimizer
 from ..optim.result import StepResult
-from ..optim.scaler import MIN_SCALE, SEE, LossScaler, NoLossScaler, ScaleLoss
+from ..optim.scaler import MIN_SCALE, SEE, NoLossScaler, ScaleLoss
 from ..parameter import Parameter
 from ..precision import current_policy
 from ..tensor import Tensor
-from .listener import PLACE, Instrument, Place, begins_backward
+from .listener import PLACE, Instrument, Place
 from .replay import Pass, Replay, overflowed
 from .sampling import Told, nonfinite
 
@@ -33,7 +33,7 @@ class Cause:
     """Why a step was skipped.
 
     cause          "loss scale too high", "backward overflow" (whatever the scale), "forward overflow", "not finite in
-                   the forward pass" (such as log(0)), "input not finite", "gradients changed" or "unknown"
+                   the forward pass" (such as log(0)), "input not finite" or "unknown"
     value          the finite number that became infinite when it was rounded; None where none did
     largest_scale  the largest power of two that would have fitted; None unless the scale was too high
     text           all of it in a sentence
@@ -54,19 +54,17 @@ class Cause:
 
 
 class Event(NamedTuple):
-    """An op of a forward pass whose results are not finite: `value` was rounded to infinity, or else `what` arose."""
+    """An op of a forward pass whose results are not finite: what it would be the `cause` of; see `Cause`."""
 
     place: Place
-    value: float | None
-    what: str
-    argument: str = ""  # which one held it already
+    cause: str
+    why: str
+    value: float | None = None
 
 
 class Scales(Told, Instrument):
     """Keeps the loss scales that were used, and explains every skipped step. A NoLossScaler uses none.
 
-    losses   {policy and the loss's line in your program: {iteration: loss}}, without the loss scale, of at most 400
-             evenly spaced iterations
     history  (iteration, S) of all scalers, in order: where S changed, and the last before a change
     skipped  the iterations without an update, of any optimizer
     causes   for each skipped step a `Cause`
@@ -75,14 +73,13 @@ class Scales(Told, Instrument):
 
     def __init__(self) -> None:
         self.causes: list[Cause] = []
-        self._callers: dict[LossScaler, str] = {}  # that first had a loss scaled by it
-        self._points: dict[LossScaler, list[tuple[int, float]]] = {}  # (iteration, S) where S changed, and before that
-        self._since: dict[LossScaler, float] = {}  # the scales of losses since the last step
+        # By the line that has a loss scaled: (iteration, S) where S changed, and before that; S since the last step
+        self._points: dict[str, list[tuple[int, float]]] = {}
+        self._since: dict[str, float] = {}
         self._scaled: weakref.WeakKeyDictionary[Op, tuple[float, bool]] = weakref.WeakKeyDictionary()  # S, bad loss?
         self._overflow: tuple[Place, float] | None = None  # the first within the op that is running
         self._current: Pass | None = None
         self._stepped = False
-        self._losses: dict[str, dict[int, float]] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -90,7 +87,6 @@ class Scales(Told, Instrument):
         self._events: weakref.WeakKeyDictionary[Op, Event] = weakref.WeakKeyDictionary()
         self.first: Event | None = None
         self._input: Event | None = None
-        self._seen = False  # a backward pass
 
     # ---- what happens
 
@@ -103,14 +99,7 @@ class Scales(Told, Instrument):
         if place.phase == "forward":
             self._forward(place, op, inputs, outputs)
         else:
-            if begins_backward(op) and self.listener.loss:
-                kept = self._losses.setdefault(f"{current_policy().name}, {place.caller}", {})
-                kept[self.listener.iteration] = self.listener.loss[0]
             self._backward(op)
-
-    @property
-    def losses(self) -> dict[str, dict[int, float]]:
-        return {name: dict([*kept.items()][:: -(-len(kept) // 400)]) for name, kept in self._losses.items()}
 
     def _forward(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         self._end_pass()
@@ -119,23 +108,22 @@ class Scales(Told, Instrument):
             self._begin()
         if op.loss_scale is not None:
             self._scaled[op] = float(op.loss_scale), any(map(nonfinite, inputs))
-            if isinstance(op, ScaleLoss) and not isinstance(scaler := op.options["scaler"], NoLossScaler):
-                self._callers.setdefault(scaler, place.caller)
-                self._since[scaler] = self._scaled[op][0]
+            if isinstance(op, ScaleLoss) and not isinstance(op.options["scaler"], NoLossScaler):
+                self._since[place.caller] = self._scaled[op][0]
         overflow, self._overflow = self._overflow, None
         if overflow is not None:
-            event = Event(*overflow, "an infinity")
+            why = f"{_became(overflow[1])}; no loss scale cures that"
+            event = Event(overflow[0], "forward overflow", why, overflow[1])
         elif not any(map(nonfinite, outputs)):
             return
         elif not any(map(nonfinite, inputs)):
             nan = any(backend.of(y).xp.isnan(y).any() for y in outputs if nonfinite(y))
-            event = Event(place, None, "a NaN" if nan else "an infinity")
+            why = f"{'a NaN' if nan else 'an infinity'} from finite arguments"
+            event = Event(place, "not finite in the forward pass", why)
         else:
-            arrays = [i for i, x in enumerate(inputs) if hasattr(x, "dtype") and nonfinite(x)]
-            if arrays and self._input is None:
-                x = inputs[arrays[0]]
-                own = f"parameter {self.listener.name_of(x)}" if isinstance(x, Parameter) else ""
-                self._input = Event(place, None, "infinities or NaNs", own or f"argument `{op.name_of(arrays[0])}`")
+            i, x = next(((i, x) for i, x in enumerate(inputs) if hasattr(x, "dtype") and nonfinite(x)), (0, None))
+            own = f"parameter {self.listener.name_of(x)}" if isinstance(x, Parameter) else f"argument `{op.name_of(i)}`"
+            self._input = self._input or Event(place, "input not finite", f"{own} holds infinities or NaNs already")
             return
         self._events[op] = event
         self.first = self.first or event
@@ -144,7 +132,7 @@ class Scales(Told, Instrument):
         if self._current is None or self._current.run is not here.backward:
             self._end_pass()
             self._current = Pass(here.backward, current_policy())
-        p, self._seen = self._current, True
+        p = self._current
         p.ops[op] = op.saved, op.statistics
         if op in self._scaled:
             p.scale, bad_loss = self._scaled[op]
@@ -163,15 +151,17 @@ class Scales(Told, Instrument):
         self._end_pass()
         self._stepped = True
         iteration = self.listener.iteration
-        for scaler, scale in self._since.items():
-            points = self._points.setdefault(scaler, [])
+        for caller, scale in self._since.items():
+            points = self._points.setdefault(caller, [])
             if len(points) > 1 and points[-1][1] == points[-2][1] == scale:
                 points.pop()  # of a plateau only the ends are kept
             if points[-1:] != [(iteration, scale)]:  # equal for a GAN's second loss, for example
                 points.append((iteration, scale))
         scale, self._since = max(self._since.values(), default=1.0), {}
         if result is StepResult.SKIPPED:
-            cause = Cause(iteration, scale, "unknown", text="its backward pass was not seen")
+            cause = Cause(
+                iteration, scale, "unknown", text="the gradients of no backward pass that was seen overflowed"
+            )
             self._explain(cause, {id(p) for p in optimizer.parameters()})
             self.causes.append(cause)
 
@@ -185,8 +175,6 @@ class Scales(Told, Instrument):
     def _explain(self, cause: Cause, wanted: set[int]) -> None:
         passes = [p for p in self._passes if p.bad & wanted or p.bad_loss]
         if not passes:
-            if self._seen:
-                _tell(cause, "gradients changed", None, "the gradients were finite after the backward pass")
             return
         p = passes[0]
         cause.scale = p.scale
@@ -223,15 +211,9 @@ class Scales(Told, Instrument):
         """Name the first op in forward that made an infinity or NaN, if possible one that the loss depends on."""
         behind = sorted([op for op in p.ops if op in self._events], key=lambda op: op.sequence)
         event = self._events[behind[0]] if behind else self.first or self._input
-        if event is None:
-            _tell(cause, "unknown", None, "the loss is not finite, but no op was seen that made it so")
-        elif event.value is not None:
+        if event is not None:
             cause.value = event.value
-            _tell(cause, "forward overflow", event.place, f"{_became(event.value)}; no loss scale cures that")
-        elif event.argument:
-            _tell(cause, "input not finite", event.place, f"{event.argument} holds {event.what} already")
-        else:
-            _tell(cause, "not finite in the forward pass", event.place, f"{event.what} from finite arguments")
+            _tell(cause, event.cause, event.place, event.why)
 
     # ---- what it found
 
@@ -246,13 +228,9 @@ class Scales(Told, Instrument):
         return sorted({cause.iteration for cause in self.causes})
 
     def as_dict(self) -> dict[str, Any]:
-        """History, losses, skipped iterations and causes."""
-        return {
-            "history": [list(point) for point in self.history],
-            "losses": {name: [list(point) for point in kept.items()] for name, kept in self.losses.items()},
-            "skipped": self.skipped,
-            "causes": [asdict(cause) for cause in self.causes],
-        }
+        """History, skipped iterations and causes."""
+        own = {"history": self.history, "skipped": self.skipped, "causes": [asdict(cause) for cause in self.causes]}
+        return own | {"iterations": self.listener.iterations}
 
     def parts(self) -> list[str]:
         ends = [(points[0][1], points[-1][1]) for points in self._points.values()]
@@ -265,8 +243,8 @@ class Scales(Told, Instrument):
 
     def draw(self, axes: Any) -> None:
         """The scale over the iterations on matplotlib's axes, with a cross at each skipped step."""
-        for scaler, points in self._points.items():
-            axes.step(*zip(*points), where="post", label=self._callers[scaler])
+        for caller, points in self._points.items():
+            axes.step(*zip(*points), where="post", label=caller)
         if self.causes:
             points = [(cause.iteration, cause.scale) for cause in self.causes]
             axes.plot(*zip(*points), "x", color="tab:red", label="skipped")
