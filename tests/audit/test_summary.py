@@ -16,11 +16,6 @@ def row(phase, elements, zero, infinite):
 LEDGER = [row("forward", 100, 0, 3), row("backward", 900, 20, 0)]
 
 
-def product(**more):
-    one = {"module": "net", "op": "linear", "flops": 300, "dtype": "float16", "misaligned": [], "eligible": True}
-    return one | {"axes": {"m": "rows"}, "m": 64, "phase": "forward"} | more
-
-
 def update(**more):
     one = {"name": "w", "fp32": False, "master": True, "storage": "float16", "elements": 80, "lost": 0.0}
     return one | {"unchanged_by_zero": 0.0, **more}
@@ -32,7 +27,6 @@ def ceiling(largest, infinite=None):
 
 
 CAUSES = [{"cause": cause} for cause in ("loss scale too high", "loss scale too high", "forward overflow")]
-BACK, EVALUATION = product(phase="backward", axes={"k": "rows"}, k=64), product(m=250, misaligned=["m"], eligible=False)
 LOST = {"role": "weight gradient", "scale": 1.0, "values": 200, "zero": 0.1}
 
 
@@ -67,22 +61,10 @@ LOST = {"role": "weight gradient", "scale": 1.0, "values": 200, "zero": 0.1}
             6,
             ["3 of 6 steps (50 %) skipped: loss scale too high (2 ×), forward overflow (1 ×)."],
         ),
-        ({"bytes": {"ratio": 1.6}}, 0, ["FP32 would take 1.60 × the bytes: mixed precision saves 37.5 %."]),
         (
             {"histograms": {"tensors": [{"scale": 1.0}], "lost": [LOST]}},
             0,
             ["Without a loss scale, FP16 makes 20 of 200 weight gradients (10 %) zero."],
-        ),
-        # an evaluation is not asked about, unless nothing was trained
-        (
-            {"products": [product(), BACK, EVALUATION]},
-            0,
-            ["Tensor Cores can run 100 % of the work in 2 matrix products."],
-        ),
-        (
-            {"products": [EVALUATION]},
-            0,
-            ["Tensor Cores can run 0 % of the work in 1 matrix product (1 with a dimension that is no multiple of 8)."],
         ),
     ],
 )

@@ -17,7 +17,6 @@ from ..ops.more.limits import limits, patterns
 from ..precision import MOVEMENT, UPDATE, current_policy
 from ..study.operands import emulated
 from . import numbers
-from .callers import source
 from .listener import Instrument, Place
 from .sampling import RED, SKY, Table, bars, narrowed, table
 
@@ -97,13 +96,14 @@ class Row:
         return sum(getattr(r, name) for r in self.roundings.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """Its columns, under "roundings" the lines, and under "code" the text of the caller's, if it can be read."""
-        more = {"code": source(self.caller), "roundings": {line: asdict(r) for line, r in self.roundings.items()}}
-        return {name: getattr(self, name) for name in COLUMNS} | more
+        """Its columns, and under "roundings" the lines."""
+        roundings = {line: asdict(r) for line, r in self.roundings.items()}
+        return {name: getattr(self, name) for name in COLUMNS} | {"roundings": roundings}
 
 
 COUNTS = ("rounded", "zero", "subnormal", "infinite", "largest")
-WORST = ("infinite", "zero", "subnormal", "rounded")  # any infinity weighs more than all zeros, and so on
+LOST = ("infinite", "zero", "subnormal")
+WORST = (*LOST, "rounded")  # any infinity weighs more than all zeros, and so on
 COLUMNS = tuple(f.name for f in fields(Row) if f.name != "roundings") + COUNTS
 NUMBERS = {"calls", "elements", *COUNTS}  # of these columns
 HEADS = (

@@ -12,7 +12,7 @@ from typing import Any
 from ..backend.extras import hint
 from .exponents import Histogram, Lost, draw
 from .histograms import ACTIVATION_GRADIENT, GRADIENTS, ROLES, SCALES, Exponents
-from .ledger import WORST
+from .ledger import LOST
 from .sampling import BLUE, GREEN, PINK, RED, SKY
 
 MOST = 3  # tensors of a role whose histograms are shown
@@ -31,7 +31,7 @@ def panels(audit: Any) -> dict[str, list[Panel]]:
     """What there is to draw of an Audit, by the names of its figures; empty lists where nothing was seen."""
     seen, shadow = audit.histograms, audit.shadow
     found = {
-        "ledger": (audit.ledger, any(getattr(row, name) for row in audit.ledger for name in WORST[:3])),
+        "ledger": (audit.ledger, any(getattr(row, name) for row in audit.ledger for name in LOST)),
         "scale": (audit.scale, audit.scale.history or audit.scale.causes),
         "updates": (audit.updates, audit.updates.rows),
         "bytes": (audit.bytes, audit.bytes.by_policy),

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..dtypes import FP16_MAX, HALF
-from .found import Found, asked
+from ..dtypes import FP16_MAX
+from .found import Found
 from .ledger import Row
 from .numbers import count, many, number, power, share
 from .patterns import RULES
@@ -21,10 +21,7 @@ def sentences(found: Found, steps: int, part: str = "") -> list[str]:
     """What to know. steps: how many there were; part: which of them was looked at, where that is not all."""
     said = [f"Only {part} was looked at; all counts are of that part."] * bool(part)
     said += [*_about_roundings(found.ledger), *_about_scale(found.histograms), *_about_updates(found.updates)]
-    said += [*_about_steps(found.scale, steps), *_about_products(found.products)]
-    if (ratio := found.bytes.get("ratio") or 0) > 1:
-        said.append(f"FP32 would take {ratio:.2f} × the bytes: mixed precision saves {share(1 - 1 / ratio)}.")
-    return said
+    return [*said, *_about_steps(found.scale, steps)]
 
 
 def nothing(found: Found, steps: int, part: str, formulas: int) -> str:
@@ -124,14 +121,3 @@ def _about_steps(scale: Any, steps: int) -> Iterator[str]:
         causes = Counter(cause["cause"] for cause in scale["causes"])
         why = ", ".join(f"{cause} ({n} ×)" for cause, n in causes.most_common())
         yield f"{count(skipped)} of {many(steps, 'step')} ({share(skipped / steps)}) skipped: {why}."
-
-
-def _about_products(products: Sequence[dict]) -> Iterator[str]:
-    if products := asked(products):
-        fit = sum(p["flops"] for p in products if p["eligible"]) / max(sum(p["flops"] for p in products), 1)
-        wide = sum(p["dtype"] not in HALF for p in products)
-        crooked = sum(bool(p["misaligned"]) for p in products)
-        why = [f"{wide} of FP32 operands"] * (wide > 0)
-        why += [f"{crooked} with a dimension that is no multiple of 8"] * (crooked > 0)
-        text = f"Tensor Cores can run {share(fit)} of the work in {many(len(products), 'matrix product')}"
-        yield text + (f" ({', '.join(why)})." if why else ".")
