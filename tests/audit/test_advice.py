@@ -14,7 +14,7 @@ from tinymp.audit.products import Products
 
 def row(op="relu", phase="forward", kind="POINTWISE", module="net.a", counts=(), **columns):
     columns = {"read": "float16", "written": "float16"} | columns
-    one = Row(module, op, phase, kind, "train.py:7", "ops/x.py:9", **columns)
+    one = Row(module, op, phase, "train.py:7", "ops/x.py:9", kind, **columns)
     if counts:
         one.roundings["ops/x.py:10"] = Rounding(*counts)
     return one

@@ -8,7 +8,7 @@ from tinymp.audit.summary import nothing, sentences
 
 
 def row(phase, elements, zero, infinite):
-    one = Row("net.a", "linear", phase, "DOT", "train.py:7", "ops/x.py:9")
+    one = Row("net.a", "linear", phase, "train.py:7", "ops/x.py:9", "DOT")
     one.roundings["ops/x.py:10"] = Rounding(elements, zero, 0, infinite, 1.0)
     return one
 

@@ -17,8 +17,8 @@ from ..ops.more.limits import limits, patterns
 from ..precision import MOVEMENT, UPDATE, current_policy
 from ..study.operands import emulated
 from . import numbers
-from .listener import Instrument, Place
-from .sampling import RED, SKY, Table, bars, narrowed, table
+from .listener import At, Instrument, Place
+from .sampling import RED, SKY, Table, Told, bars, narrowed, table
 
 
 @dataclass
@@ -57,10 +57,10 @@ class Rounding:
 
 
 @dataclass
-class Row:
+class Row(At):
     """One op at one place of its call, in one phase, under one policy.
 
-    module, op, phase, caller  see `Place`
+    module, op, phase, caller, where  see `Place`
     kind, source               of its arithmetic ("POINTWISE"), and where MPT or NVG speak of it
     policy                     in use there
     read, written              the dtypes of its floating arguments and results
@@ -70,12 +70,7 @@ class Row:
                                (how many), `zero`, `subnormal`, `infinite` and `largest`
     """
 
-    module: str
-    op: str
-    phase: str
     kind: str
-    caller: str
-    where: str = ""
     source: str = "-"
     policy: str = ""
     read: str = "-"
@@ -123,7 +118,7 @@ HEADS = (
 BRIEF = ("module", "op", "phase", "policy", *COUNTS, "caller")  # where all of them would be too wide
 
 
-class Rows(list[Row]):
+class Rows(Told, list[Row]):
     """Rows of a ledger; `sorted_by`, `filter` and slices are new ones. `print` shows a table."""
 
     def __getitem__(self, index: Any) -> Any:
@@ -131,19 +126,15 @@ class Rows(list[Row]):
         return Rows(found) if isinstance(index, slice) else found
 
     def sorted_by(self, *columns: str, descending: bool = True) -> Rows:
-        """The rows in the order of these columns. ValueError for an unknown one."""
-        _known(*columns)
+        """The rows in the order of these columns."""
         return Rows(sorted(self, key=lambda r: [getattr(r, c) for c in columns], reverse=descending))
 
     def filter(self, test: Callable[[Row], bool] | None = None, **columns: Any) -> Rows:
         """The rows for which the test holds, and whose columns have these values; a string matches as a part.
 
-            a.ledger.filter(op="softmax", phase="backward")
-            a.ledger.filter(lambda row: row.zero > 0.01 * row.rounded)
-
-        ValueError for an unknown column.
+        a.ledger.filter(op="softmax", phase="backward")
+        a.ledger.filter(lambda row: row.zero > 0.01 * row.rounded)
         """
-        _known(*columns)
 
         def fits(row: Row, name: str, wanted: Any) -> bool:
             return wanted in getattr(row, name) if isinstance(wanted, str) else wanted == getattr(row, name)
@@ -159,13 +150,10 @@ class Rows(list[Row]):
         writer.writerows(row.as_dict() for row in self)
         return out.getvalue()
 
-    def __str__(self) -> str:
-        return self.told()
+    __repr__ = Told.__str__
 
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return self.told()._repr_html_()
+    def parts(self) -> list[str]:
+        return [self.told()]
 
     def told(self, heads: tuple[str, ...] = HEADS, width: int | None = None) -> Table:
         """A table of these columns, without that of the policy where one ran alone. width: in characters; the names of
@@ -183,18 +171,11 @@ class Rows(list[Row]):
         """
         kinds = {"infinite": "black", "zero": RED, "subnormal": SKY}
         rows = [row for row in self.sorted_by(*WORST)[:10] if any(getattr(row, name) for name in kinds)]
-        names = [" ".join(dict.fromkeys((row.module, row.op, row.phase))).strip() for row in rows]  # "cast" only once
         shares = {name: ([100 * getattr(row, name) / row.rounded for row in rows], kinds[name]) for name in kinds}
         counts = [next(f"{numbers.count(n)} {name}" for name in kinds if (n := getattr(row, name))) for row in rows]
-        bars(axes, names, shares, counts)  # a share may be too small to be seen
+        bars(axes, list(map(str, rows)), shares, counts)  # a share may be too small to be seen
         axes.set(xlabel="share of what was rounded there, %", title="What roundings lost")
         axes.margins(x=0.6)  # room for the counts
-
-
-def _known(*columns: str) -> None:
-    for column in columns:
-        if column not in COLUMNS:
-            raise ValueError(f"ledger: no column {column!r}; there are {', '.join(COLUMNS)}")
 
 
 def _text(value: Any) -> str:
@@ -266,8 +247,8 @@ class Ledger(Instrument):
         policy = current_policy().name
         key = place.module, place.op, place.phase, place.caller, policy
         if (row := self._rows.get(key)) is None:
-            kind, source = (place.kind.name, place.kind.source) if place.kind else ("-", "-")
-            row = self._rows[key] = Row(*key[:3], kind, place.caller, place.where, source, policy)
+            kind = (place.kind.name, place.kind.source) if place.kind else ("-", "-")
+            row = self._rows[key] = Row.place(place, *kind, policy)
         return row
 
 
