@@ -67,7 +67,7 @@ def page(audit: Any, title: str) -> str:
     sections = [("summary", "What to know", html(audit.parts()))]
     for name, heading, drawn_there, said in SECTIONS:
         if (found := getattr(audit, name)) is not None:
-            told = [found.sorted_by(*WORST).told()] if name == "ledger" else found.parts()
+            told = (found.sorted_by(*WORST) if name == "ledger" else found).parts()
             pictures = "".join(svg(drawn(panel)) for one in drawn_there for panel in figures.get(one, ()))
             sections.append((name, heading, f"{html([said])}{pictures}{html(told)}"))
     sections.append(("environment", "Environment", html([table([("", ""), *info().items()], left=(0, 1))])))
