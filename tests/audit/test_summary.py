@@ -23,7 +23,8 @@ def update(**more):
 
 def ceiling(largest, infinite=None):
     of = {"name": "net.a", "role": "weight gradient", "largest": largest, "infinite": infinite}
-    return {"best_scale": 2.0**15, "ceiling": of, "saved": {"weight gradient": 0.25}}
+    lost = [{"role": "weight gradient", "scale": s, "values": 9, "zero": z} for s, z in ((1.0, 0.3), (2.0**15, 0.05))]
+    return {"best_scale": 2.0**15, "ceiling": of, "lost": lost}
 
 
 CAUSES = [{"cause": cause} for cause in ("loss scale too high", "loss scale too high", "forward overflow")]

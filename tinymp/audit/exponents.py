@@ -143,24 +143,19 @@ def draw(axes: Any, tensors: list[Histogram], title: str) -> None:
     """Bars: the share of the tensors' values per exponent at the last loss scale, and where FP16 ends."""
     scale = tensors[-1].scale
     counts = shifted(total(tensors), scale)
-    shares = 100 * counts / max(sum(counts.tolist()) + sum(t.infinite.total() for t in tensors), 1)
+    shares = 100 * counts / max(int(counts[ZEROS]) + nonzero(tensors), 1)
     used = (np.flatnonzero(counts[FINITE]) + LOWEST).tolist()
-    low, high = max(min([-29, *used]), -60), max([19, *used])  # the exponents that occur, and FP16's
-    heights = shares[bin_of(low) : bin_of(high) + 1].copy()
-    heights[0] += sum(shares[bin_of(LOWEST) : bin_of(low)].tolist())
+    low, high = min([-29, *used]), max([19, *used])  # the exponents that occur, and FP16's
     colors = ["0.6"] * (-25 - low) + [SKY] * 11 + [BLUE] * 30 + [RED] * (high - 15)
+    axes.bar([e + 0.5 for e in range(low, high + 1)], shares[bin_of(low) : bin_of(high) + 1], width=0.85, color=colors)
     axes.axvspan(LOWEST, -25, color="0.92", zorder=0)  # to the left edge, also of a wider picture
-    axes.bar([e + 0.5 for e in range(low, high + 1)], heights, width=0.85, color=colors, zorder=2)
-    top = 1.3 * max(heights.max(), 0.1)
-    axes.text(-25.3, top * 0.98, "zero in\nFP16", fontsize=7, color="0.3", va="top", ha="right")
+    top = 1.3 * max(shares[FINITE].max(), 0.1)
     for at, text in LIMITS:
-        axes.axvline(at, color="0.3", linestyle="--", linewidth=0.8, zorder=1)
+        axes.axvline(at, color="0.3", linestyle="--", linewidth=0.8, zorder=0)
         axes.text(at + 0.3, top * 0.98, text.replace(" ", "\n"), fontsize=7, color="0.3", va="top")
-    below = " (first bar: and below)" if counts[bin_of(LOWEST) : bin_of(low)].any() else ""
     axes.set(
-        xlim=(low - 1, high + 1), ylim=(0, top),
-        xlabel=f"exponent, floor(log2 |{f'{power(scale)} ' if scale != 1 else ''}x|){below}",
-        ylabel="share of all values, %",
+        xlim=(max(low, -60) - 1, high + 1), ylim=(0, top), ylabel="share of all values, %",
+        xlabel=f"exponent, floor(log2 |{f'{power(scale)} ' if scale != 1 else ''}x|)",
         title=f"{title}: {shares[ZEROS]:.1f} % are 0",
     )  # fmt: skip
 

@@ -201,11 +201,6 @@ class Exponents(Told, Instrument):
         best, largest = self.best_scale(), max((t.largest for t in self._gradients), default=0.0)
         return FP16_MAX / (best * largest) if best and largest else None
 
-    def saved(self) -> dict[str, float]:
-        """Per role of gradients: the share of values not 0 that the best scale keeps from becoming 0, against S = 1."""
-        best = self.best_scale() or 1.0
-        return {r: self.share_lost(r, 1.0).zero - self.share_lost(r, best).zero for r in GRADIENTS if self._stored(r)}
-
     @property
     def _gradients(self) -> list[Histogram]:
         return [t for role in GRADIENTS for t in self._stored(role)]
@@ -220,42 +215,38 @@ class Exponents(Told, Instrument):
         return next((t.scale for t in reversed(self._stored(role))), 1.0)
 
     def as_dict(self) -> dict[str, Any]:
-        """{"tensors": [...], "lost": [...], "best_scale": S, "margin": factor, "saved": {role: share}}, plain types."""
+        """The "tensors"; what FP16 would have "lost", by role and loss scale; "best_scale", "margin", "ceiling"."""
         lost = [
-            {"role": role, "scale": scale, "values": nonzero(stored), **self.share_lost(role, scale)._asdict()}
+            {"role": role, "scale": scale, "values": nonzero(stored), **lost_of(stored, scale)._asdict()}
             for role in ROLES
             if (stored := self._stored(role))
             for scale in ([1.0] if role == WEIGHT else sorted({*SCALES, self.scale_of(role)}))
         ]
         best = {"best_scale": self.best_scale(), "margin": self.margin(), "ceiling": self.ceiling()}
-        best |= {"saved": self.saved(), "unseen": self._unseen}
-        return {"tensors": [t.as_dict() for t in self._tensors.values()], "lost": lost, **best}
+        return {"tensors": [t.as_dict() for t in self._tensors.values()], "lost": lost, "unseen": self._unseen, **best}
 
     def parts(self) -> list[str]:
         if not self._tensors:
             return ["no weights and no gradients were seen"]
-        best, several = self.best_scale(), len({t.policy for t in self._tensors.values()}) > 1
+        best, several = self.best_scale() or 1.0, len({t.policy for t in self._tensors.values()}) > 1
         head = ("share of values not 0", "dtype", "loss scale", "values", "zeros", "lost at 1", "lost at S")
-        rows: list[tuple[str, ...]] = [(*head, "subnormal", "overflow", "lost at best" if best else "")]
+        rows: list[tuple[str, ...]] = [(*head, "subnormal", "overflow", "lost at best")]
         groups = [(f"all: {role}s", self._stored(role)) for role in ROLES]
         worst = sorted(self._tensors.values(), key=lambda t: -lost_of([t], 1.0).zero)
-        single = [(f"{t.name}: {t.role}" + several * f" ({t.policy})", [t]) for t in worst]
-        for title, tensors in (*groups, *single):
+        groups += [(f"{t.name}: {t.role}" + several * f" ({t.policy})", [t]) for t in worst]
+        for title, tensors in groups:
             if tensors:
-                scale, counts = tensors[-1].scale, total(tensors)
-                elements = sum(counts.tolist()) + sum(t.infinite.total() for t in tensors)
-                now, kept = lost_of(tensors, scale), lost_of(tensors, best or 1.0).zero
-                shares = [counts[ZEROS] / max(elements, 1), lost_of(tensors, 1.0).zero, *now]
-                shares += [kept] if best and tensors[0].role != WEIGHT else []
-                cells = title, " ".join(sorted({NAMES[t.dtype] for t in tensors})), f"{scale:g}", f"{elements:,}"
-                rows.append((*cells, *(f"{share:.2%}" for share in shares), *[""] * (6 - len(shares))))
-        lines: list[str] = [table(rows)]
+                scale, zeros, values = tensors[-1].scale, int(total(tensors)[ZEROS]), nonzero(tensors)
+                shares = [zeros / max(zeros + values, 1), lost_of(tensors, 1.0).zero, *lost_of(tensors, scale)]
+                kept = "" if tensors[0].role == WEIGHT else f"{lost_of(tensors, best).zero:.2%}"
+                cells = title, " ".join(sorted({NAMES[t.dtype] for t in tensors})), f"{scale:g}", f"{zeros + values:,}"
+                rows.append((*cells, *(f"{share:.2%}" for share in shares), kept))
+        said: list[str] = [table(rows)]
         if self._unseen:
-            lines.append(f"Not among the lost: {self._unseen:,} values that became 0 inside of ops (see the ledger).")
-        if best:
-            margin = f", margin {m:.2f} to 65504" if (m := self.margin()) else ""
-            lines.append(f"Best loss scale S: 2^{round(math.log2(best))} = {best:,.0f}{margin}.")
-        return lines
+            said.append(f"Not among the lost: {self._unseen:,} values that became 0 inside of ops (see the ledger).")
+        if (margin := self.margin()) is not None:
+            said.append(f"Best loss scale S: 2^{round(math.log2(best))} = {best:,.0f}, margin {margin:.2f} to 65504.")
+        return said
 
     # ---- drawing
 
@@ -263,14 +254,11 @@ class Exponents(Told, Instrument):
         """Bars: the share of values per exponent at the last loss scale, and where FP16 ends (MPT figures 2b and 3).
         layer: only this one. ValueError if nothing of that kind was seen.
         """
-        seen = self._stored(role)
-        if not seen:
-            raise ValueError(f"histograms: no {role} was seen in this audit")
-        tensors = [t for t in seen if layer in (None, t.layer)]
-        if not tensors:
-            layers = ", ".join(dict.fromkeys(t.layer for t in seen))
-            raise ValueError(f"histograms: no {role} of layer {layer!r} was seen; layers: {layers}")
         where = f"{role}s" + (f" of {layer}" if layer is not None else "")
+        tensors = [t for t in self._stored(role) if layer in (None, t.layer)]
+        if not tensors:
+            layers = ", ".join(dict.fromkeys(t.layer for t in self._stored(role)))
+            raise ValueError(f"histograms: no {where} were seen in this audit; layers: {layers or 'none'}")
         draw(axes, tensors, f"{where[0].upper()}{where[1:]}")
 
     def worst(self, role: str, most: int) -> list[Histogram]:

@@ -76,12 +76,14 @@ def _most(rows: Sequence[Row], name: str, what: str) -> Iterator[str]:
 def _about_scale(histograms: Any) -> Iterator[str]:
     now = max((t["scale"] for t in histograms.get("tensors", ())), default=0)
     at = "Without a loss scale" if now == 1 else f"At the loss scale {power(now)}"
+    zero = {(one["role"], one["scale"]): one["zero"] for one in histograms.get("lost", ())}
     for one in histograms.get("lost", ()):
         if "gradient" in one["role"] and one["scale"] == now and one["zero"] > NEGLIGIBLE:
-            n, zero = one["values"], one["zero"]
-            yield f"{at}, FP16 makes {count(zero * n)} of {count(n)} {one['role']}s ({share(zero)}) zero."
+            n, lost = one["values"], one["zero"]
+            yield f"{at}, FP16 makes {count(lost * n)} of {count(n)} {one['role']}s ({share(lost)}) zero."
     if best := histograms.get("best_scale"):
-        kept = [f"{share(s)} of the {role}s" for role, s in histograms["saved"].items() if s > NEGLIGIBLE]
+        saved = {role: zero[role, 1.0] - zero.get((role, best), 1.0) for role, _ in zero if "gradient" in role}
+        kept = [f"{share(s)} of the {role}s" for role, s in saved.items() if s > NEGLIGIBLE]
         keeps = f"; it keeps {' and '.join(kept)} from becoming zero" if kept else ""
         yield f"The best constant loss scale is {power(best)}{_ceiling(histograms['ceiling'], best)}{keeps}."
 
