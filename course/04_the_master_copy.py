@@ -17,7 +17,6 @@
 # %%
 import tinymp as mp  # before NumPy: it chooses how products are computed
 from tinymp import nn, ops, optim
-from tinymp.audit.predict import predict
 from tinymp.course import check, digits
 
 # %%
@@ -131,9 +130,8 @@ from dataclasses import replace
 import numpy as np
 
 import tinymp as mp
-from tinymp import nn
+from tinymp import nn, optim
 from tinymp.audit.bytes import total
-from tinymp.audit.predict import predict
 from tinymp.course.checking import close, expect, short
 
 
@@ -498,9 +496,11 @@ def check_bytes_per_weight(bytes_per_weight, random):
     policies = [mp.FP32, mp.NO_MASTER, mp.MIXED, mp.PURE_FP16, replace(mp.MIXED, name="FP16_STATE", state=np.float16)]
     inputs, outputs = (int(n) for n in random.integers(3, 9, 2))
     for policy in policies:
-        with mp.use(policy):
-            ledger = predict(nn.Linear(inputs, outputs, bias=False), (2, inputs), policy=policy, optimizer="adam")
-        kept = {role: sizes for role, sizes in ledger.predicted.items() if role != "activations"}
+        with mp.use(policy), mp.audit() as a:
+            layer = policy.cast(nn.Linear(inputs, outputs, bias=False))
+            layer(policy.cast(mp.ones(2, inputs))).sum().backward()
+            optim.Adam(layer.parameters()).step()
+        kept = {role: sizes for role, sizes in a.bytes.measured.items() if role != "activations"}
         want = total(kept) / (inputs * outputs)
         parts = {role: sum(sizes.values()) // (inputs * outputs) for role, sizes in kept.items()}
         said = ", ".join(f"{size} {role}" for role, size in parts.items())
@@ -514,19 +514,28 @@ for policy in (mp.FP32, mp.MIXED, mp.NO_MASTER, mp.PURE_FP16):
 
 # %% [markdown]
 # Mixed precision saves **nothing** on the weights! What it saves are the activations: halves, and no master. There are
-# the more of them the larger the batch. `predict` counts the bytes of a whole step before it is made; here for a small
-# CNN.
+# the more of them the larger the batch. An audit counts the bytes of a step; on the device "meta", where arrays have no
+# memory, it does so before the step is made. Here for a small CNN.
+
 
 # %%
-cnn = nn.Sequential(
-    *(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-    *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-    *(nn.Flatten(), nn.Linear(64 * 7 * 7, 128), nn.ReLU(), nn.Linear(128, 10)),
-)
+def ratio(policy, images):
+    """How many times as many bytes a step takes in FP32."""
+    with mp.device("meta"), mp.use(policy), mp.audit() as a:
+        cnn = nn.Sequential(
+            *(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(64 * 7 * 7, 128), nn.ReLU(), nn.Linear(128, 10)),
+        )
+        policy.cast(cnn)(policy.cast(mp.zeros(images, 1, 28, 28))).sum().backward()
+        optim.Adam(cnn.parameters()).step()
+    return a.bytes.ratio
+
+
 sizes = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 figure, axes = plt.subplots()
 for policy in (mp.MIXED, mp.NO_MASTER):
-    ratios = [predict(cnn, (n, 1, 28, 28), policy=policy).ratio for n in sizes]
+    ratios = [ratio(policy, n) for n in sizes]
     axes.plot(sizes, ratios, "o-", label=policy.name)
     print(policy.name, *(f"{n}: {ratio:.2f}" for n, ratio in zip(sizes, ratios)), sep="  ")
 axes.axhline(1, color="0.6", linewidth=1)

@@ -7,7 +7,7 @@ import pytest
 
 import tinymp as mp
 from job import Job, same
-from tinymp.audit.estimates import SAMPLE, sample
+from tinymp.audit.formats import SAMPLE, sample
 from tinymp.study.formats import SCALED
 
 pytestmark = pytest.mark.cpu

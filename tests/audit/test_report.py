@@ -13,14 +13,13 @@ import pytest
 import tinymp as mp
 from tinymp import nn, ops, optim
 from tinymp.audit import numbers
-from tinymp.audit.ledger import WIDE, Rows
 from tinymp.audit.report import page
 from tinymp.audit.sampling import table
 
 pytestmark = pytest.mark.cpu
 SECTIONS = ["summary", "ledger", "histograms", "updates", "scale", "bytes", "patterns", "products", "shadow"]
-SECTIONS += ["formats", "words", "environment"]
-FIGURES = "ledger", "exponents", "scales", "loss", "scale", "updates", "bytes", "products", "shadow"
+SECTIONS += ["formats", "environment"]
+FIGURES = "ledger", "exponents", "scales", "scale", "updates", "bytes", "products", "shadow"
 NASTY = "<script>alert('x')</script>&amp;\"{{ 7 * 7 }}"
 
 
@@ -133,7 +132,7 @@ def test_figures_without_anything_to_draw(name):
         pass
     with pytest.raises(ValueError, match="there is nothing to draw"):
         empty.figure(name)
-    with pytest.raises(ValueError, match="one of ledger, exponents"):
+    with pytest.raises(ValueError, match="one of ledger, scale"):
         empty.figure("histogram")
 
 
@@ -141,7 +140,7 @@ def test_tables_as_html():
     made = table([("module", "n"), *[(f"model.{i}", f"{i}") for i in range(1500)]])
     parsed = Page(made._repr_html_())
     assert len(str(made).splitlines()) == 23 and str(made).endswith("... and 1480 more")
-    assert len(parsed.all("tr")) == 1000 + 2 and parsed.text("summary") == "1,480 more"
+    assert len(parsed.all("tr")) == 1000 + 1
     assert [a["style"] for a, _ in parsed.all("th")][:2] == ["text-align: left", "text-align: right"]
 
 
@@ -161,7 +160,7 @@ def test_what_a_notebook_shows():
         a,
     ):
         made = Page(one._repr_html_())
-        text = a.told(WIDE) if one is a else one.fitted(WIDE) if isinstance(one, Rows) else str(one)
+        text = a.told() if one is a else str(one)
         shown = " ".join([made.text("p"), made.text("th"), made.text("td")])
         assert set(re.findall(r"\w{5,}", text)) <= set(re.findall(r"\w{5,}", shown)), one
     assert a.figure("bytes")._repr_svg_().startswith("<svg")
@@ -173,15 +172,14 @@ def test_what_a_notebook_shows():
         ("count", 22_478_848, "22.5 M"),
         ("share", 0.12345, "12.3 %"),
         ("share", 0.00001, "< 0.01 %"),
-        ("share", float("nan"), "–"),
         ("number", -493583.2, "−493,583"),
         ("number", 2.5e-7, "2.50 × 10⁻⁷"),
-        ("number", "inf", "∞"),
+        ("number", float("inf"), "∞"),
         ("power", 2.0**-14, "2⁻¹⁴"),
     ],
 )
 def test_numbers_are_written_for_people(form, value, text):
-    assert getattr(numbers, form)(value).replace("\xa0", " ") == text
+    assert getattr(numbers, form)(value) == text
 
 
 @pytest.fixture

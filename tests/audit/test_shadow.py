@@ -168,7 +168,7 @@ def test_one_rounding_costs_at_most_half_an_ulp(name):
     assert {phase for _, phase in rows} == {"forward", "backward"}
     for (op, phase), row in rows.items():
         assert row.local.max <= 0.5 + 2e-3 or op == "lstm", (op, phase)
-        assert row.local.mean < 10 and row.elements > 0 and row.nonfinite == 0
+        assert row.local.mean < 10 and row.local.elements > 0 and row.nonfinite == 0
 
 
 def trained(policy, *instruments):

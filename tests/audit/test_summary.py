@@ -1,91 +1,98 @@
-"""The summary: its sentences state what was planted, and are as worried as the advice."""
+"""The summary: its sentences state what was planted."""
 
 import pytest
 
-from audit.sample import content, row
-from tinymp.audit import summary
-from tinymp.audit.advice import RULES, SPOILS
-from tinymp.audit.summary import FINE, LOOK, LOOK_FROM, NOTE, PROBLEM, findings, summarise
-
-FORWARD = row("a", "linear", "forward", "DOT", rounded=100, infinite=3, caller="train.py:7")
-BACKWARD = row("b", "linear", "backward", "DOT", rounded=1000, infinite=3, zero=20)
+from tinymp.audit.found import Found
+from tinymp.audit.ledger import Rounding, Row
+from tinymp.audit.summary import nothing, sentences
 
 
-def advice(rule, importance=SPOILS):
-    return {"rule": rule, "importance": importance}
+def row(phase, elements, zero, infinite):
+    one = Row("net.a", "linear", phase, "train.py:7", "ops/x.py:9", "DOT")
+    one.roundings["ops/x.py:10"] = Rounding(elements, zero, 0, infinite, 1.0)
+    return one
 
 
-def said(level, *given, **sections):
-    return [f.text.replace("\xa0", " ") for f in findings({**sections, "advice": given}) if f.level == level]
+LEDGER = [row("forward", 100, 0, 3), row("backward", 900, 20, 0)]
 
 
-def test_it_counts_what_it_was_not_told():
-    ledger = [
-        row("a", "linear", "forward", "DOT", rounded=100, zero=1, subnormal=20, infinite=0),
-        row("b", "linear", "backward", "DOT", rounded=900, zero=2, subnormal=30, infinite=4),
-    ]
-    counted = summarise({"ledger": ledger, "scale": {"skipped": [3, 4]}})
-    expected = {"iterations": None, "skipped": 2, "ops": 2, "roundings": 1000, "zero": 3, "subnormal": 50}
-    assert counted == expected | {"infinite": 4}
-    given = summarise({"ledger": ledger, "summary": {"iterations": 9, "zero": 7, "skipped": None}})
-    assert (given["iterations"], given["zero"], given["skipped"], given["subnormal"]) == (9, 7, None, 50)
+def update(**more):
+    one = {"name": "w", "fp32": False, "master": True, "storage": "float16", "elements": 80, "lost": 0.0}
+    return one | {"unchanged_by_zero": 0.0, **more}
 
 
-@pytest.mark.parametrize(
-    ("importance", "level"),
-    [(SPOILS, PROBLEM), (SPOILS - 1, LOOK), (LOOK_FROM, LOOK), (LOOK_FROM - 1, NOTE), (None, NOTE)],
-)
-def test_a_sentence_weighs_as_much_as_the_advice(importance, level):
-    head = "Of 100 rounded numbers, 3 (3 %) became infinite, 0 (0 %) zero and 0 (0 %) subnormal."
-    most = "The most infinities outside the backward pass: 3 in a linear forward (train.py:7), 3 % of its numbers and "
-    most += "100 % of these infinities."
-    given = [] if importance is None else [advice("overflows", importance)]
-    assert said(level, *given, advice("steps_that_no_scale_mends"), ledger=[FORWARD]) == [head, most]
+def ceiling(largest, infinite=None):
+    of = {"name": "net.a", "role": "weight gradient", "largest": largest, "infinite": infinite}
+    lost = [{"role": "weight gradient", "scale": s, "values": 9, "zero": z} for s, z in ((1.0, 0.3), (2.0**15, 0.05))]
+    return {"best_scale": 2.0**15, "ceiling": of, "lost": lost}
 
 
-def test_every_rule_that_a_sentence_names_is_one_and_speaks_of_it():
-    sections = content(updates=[{"name": "w", "lost": 0.5}], ledger=[FORWARD, BACKWARD])
-    named = [(text, rule) for text, _, _, *rules in summary._statements(sections) for some in rules for rule in some]
-    assert {rule for _, rule in named} <= {rule.__name__ for rule, *_ in RULES}
-    for text, rule in named:
-        assert text.replace("\xa0", " ") in said(PROBLEM, advice(rule), **{**sections, "advice": None}), rule
-
-
-def test_an_evaluation_is_not_asked_about():
-    step = {"flops": 300, "dtype": "float16", "misaligned": [], "eligible": True, "module": "net", "op": "linear"}
-    step |= {"axes": {"m": "rows"}, "m": 64, "phase": "forward"}
-    back = {**step, "phase": "backward", "axes": {"k": "rows"}, "k": 64}
-    evaluation = {**step, "m": 250, "misaligned": ["m"], "eligible": False}
-    assert "100 % of the work in 2 matrix products." in said(FINE, products=[step, back, evaluation])[-1]
-    assert "0 % of the work in 1 matrix product (1 with" in said(NOTE, products=[evaluation])[-1]  # nothing was trained
+CAUSES = [{"cause": cause} for cause in ("loss scale too high", "loss scale too high", "forward overflow")]
+LOST = {"role": "weight gradient", "scale": 1.0, "values": 200, "zero": 0.1}
 
 
 @pytest.mark.parametrize(
-    ("largest", "infinite", "end"),
+    ("found", "steps", "said"),
     [
-        (1.5, None, ": the weight gradient of net.a is up to 1.5, so 49,152 of 65,504."),
+        ({}, 0, ["Nothing ran in the audited block."]),
         (
-            0.5,
-            None,
-            ": the weight gradient of net.a is up to 0.5, so 16,384 of 65,504, and no scaler takes a larger one.",
+            {"ledger": LEDGER},
+            0,
+            [
+                "Of 1,000 rounded numbers, 3 (0.3 %) became infinite, 20 (2 %) zero and 0 (0 %) subnormal.",
+                "The most infinities outside the backward pass: 3 in net.a linear forward (train.py:7), 3 % of its "
+                "numbers and 100 % of these infinities.",
+                "The most zeros: 20 in net.a linear backward (train.py:7), 2.22 % of its numbers and 100 % of these "
+                "zeros.",
+            ],
         ),
-        (1.5, 2.0**16, ": at 2¹⁶ the weight gradient of net.a was infinite."),
+        ({"updates": [update()]}, 0, ["All 80 updates are large enough to change an FP16 weight."]),
+        ({"updates": [update(unchanged_by_zero=1)]}, 0, ["None of 80 updates changed a weight: all of them were 0."]),
+        (
+            {"updates": [update(lost=0.5, storage="bfloat16", master=False), update(lost=0.9)]},
+            0,
+            [
+                "40 of 80 updates of w (50 %) are too small to change a BF16 weight, and are lost: it has no FP32 "
+                "master."
+            ],
+        ),
+        ({"scale": {"skipped": []}}, 4, ["None of 4 steps was skipped."]),
+        (
+            {"scale": {"skipped": [0, 1, 5], "causes": CAUSES}},
+            6,
+            ["3 of 6 steps (50 %) skipped: loss scale too high (2 ×), forward overflow (1 ×)."],
+        ),
+        (
+            {"histograms": {"tensors": [{"scale": 1.0}], "lost": [LOST]}},
+            0,
+            ["Without a loss scale, FP16 makes 20 of 200 weight gradients (10 %) zero."],
+        ),
     ],
 )
-def test_the_best_scale_says_what_limits_it(largest, infinite, end):
-    ceiling = {"name": "net.a", "role": "weight gradient", "largest": largest, "infinite": infinite}
-    found = said(NOTE, histograms={"best_scale": 2.0**15, "ceiling": ceiling})
-    assert f"The best constant loss scale is 2¹⁵{end}" in found
+def test_sentences(found, steps, said):
+    first = [] if "ledger" in found or not found else ["Nothing ran in the audited block."]
+    assert sentences(Found(**found), steps) == first + said
+
+
+@pytest.mark.parametrize(
+    ("given", "end"),
+    [
+        (ceiling(1.5), ": the weight gradient of net.a is up to 1.5, so 49,152 of 65,504; it"),
+        (ceiling(0.5), "is up to 0.5, so 16,384 of 65,504, and no scaler takes a larger one; it"),
+        (ceiling(1.5, 2.0**16), ": at 2¹⁶ the weight gradient of net.a was infinite; it"),
+    ],
+)
+def test_the_best_scale_says_what_limits_it(given, end):
+    text = sentences(Found(histograms=given), 0)[-1]
+    assert text.startswith("The best constant loss scale is 2¹⁵") and end in text
+    assert text.endswith("it keeps 25 % of the weight gradients from becoming zero.")
 
 
 def test_a_run_without_advice_says_that_and_what_was_looked_at():
-    text = summary.nothing(
-        {"ledger": [BACKWARD], "summary": {"iterations": 4}, "scale": {"skipped": [1]}, "by_hand": 2}
-    )
-    head, seen = text.replace("\xa0", " ").splitlines()
+    found = Found(LEDGER, {"tensors": []}, scale={"skipped": [1]})
+    head, seen = nothing(found, 4, "one step in 2", 2).splitlines()
     assert head == (
         "Nothing to report. Of 1,000 rounded numbers, 3 (0.3 %) became infinite and 20 (2 %) zero; "
-        "1 of 4 steps (25 %) were skipped."
+        "1 of 4 steps (25 %) were skipped. Only one step in 2 was looked at."
     )
-    assert seen.startswith("Looked at: 1 row of ops at their lines, 0 tensors") and "(at 2 places)" in seen
-    assert summary.nothing({}) == "Nothing ran in the audited block."
+    assert seen.startswith("Looked at: 2 rows of ops at their lines, 0 tensors") and "(at 2 places)" in seen

@@ -380,8 +380,8 @@ def test_what_cannot_be_compared(tmp_path):
         diff(good, tmp_path / "missing")
     first, rest = (good / FILE).read_text().split("\n", 1)
     contents = {
-        "other": (first.replace('trace":1', 'trace":2') + "\n" + rest, "has format 2, of tinymp .* reads 1"),
-        "none": ('{"a": 1}\n', "expected a trace in .*, which begins with"),
+        "other": (first.replace('trace":1', 'trace":2') + "\n" + rest, "expected a trace of format 1 in .*trace.:2"),
+        "none": ('{"a": 1}\n', "expected a trace of format 1 in .*, which begins with"),
         "header": (
             first + "\n",
             "no tensor in common: .*good: 3 tensors, policies: MIXED, .*header: 0 tensors, policies: none",

@@ -15,7 +15,6 @@ from types import ModuleType
 from .audit import Audit, audit
 from .ledger import Row, Rows
 from .listener import Instrument, Place
-from .predict import predict
 
 
 class _Package(ModuleType):

@@ -201,9 +201,7 @@ def steps_skipped_by_the_scale(found: Found) -> Iterator[Given]:
 
 
 def _iterations(found: Found) -> int:
-    losses = [point for kept in found.scale.get("losses", {}).values() for point in kept]
-    seen = [i for i, _ in (*found.scale.get("history", ()), *losses)] + list(found.scale.get("skipped", ()))
-    return max(seen, default=0) - min(seen, default=1) + 1
+    return int(found.scale.get("iterations", 0))
 
 
 def _skipped(found: Found) -> str:

@@ -16,17 +16,17 @@ from .crash import Crash
 from .formats import Formats
 from .found import Found
 from .histograms import Exponents
-from .ledger import WIDE, WORST, Ledger, Rows, jsonable
+from .ledger import BRIEF, LOST, WORST, Ledger, Rows, jsonable
 from .listener import Instrument, Listener
 from .machine import info
 from .patterns import Patterns
 from .pictures import figure
 from .products import Products
 from .report import page
-from .sampling import html
+from .sampling import Told
 from .scales import Scales
 from .shadow import Shadow
-from .summary import findings, nothing
+from .summary import nothing, sentences
 from .trace import Trace
 from .updates import LostUpdates
 
@@ -62,7 +62,7 @@ def audit(
     return Audit(instruments, shadow, formats, every, stop_at, trace)
 
 
-class Audit:
+class Audit(Told):
     """What was found; made by `audit`. `print(a)` and notebooks show a summary, `a.report("audit.html")` writes all of
     it, `a.figure("exponents")` draws.
 
@@ -85,10 +85,9 @@ class Audit:
         self.formats = Formats(formats) if formats else None
         self.crash = Crash(self.scale, stop_at)
         self._trace = None if trace is None else Trace(trace, every=every)
-        own: list[Instrument | None] = [self.crash, self._ledger, self.histograms, self.updates]
-        own += [self.scale, self.bytes, self.products, self.patterns, self.shadow]
-        own += [self.formats, self._trace]
-        self._listener = Listener([*[i for i in own if i is not None], *instruments], every)
+        own = [self.crash, self._ledger, self.histograms, self.updates, self.scale, self.bytes, self.products]
+        asked = [i for i in (self.shadow, self.formats, self._trace) if i is not None]
+        self._listener = Listener([*own, self.patterns, *asked, *instruments], every)
         self._part = f"one step in {every:,}" if every > 1 else ""
 
     def __enter__(self) -> Audit:
@@ -120,28 +119,30 @@ class Audit:
         """The ledger's rows, in the order in which their ops first ran."""
         return self._ledger.rows
 
+    @property
+    def policy(self) -> str:
+        """What ops ran under."""
+        return "; ".join(map(str, self._listener.policies.values()))
+
     def advise(self) -> list[Advice]:
         """The changes worth making, the most important first."""
         return advise(self._found())
 
     def _found(self) -> Found:
-        histograms, updates, scale = self.histograms.as_dict(), self.updates.as_dict(), self.scale.as_dict()
-        more = self.bytes.as_dict(), self.products.as_dict(), self.patterns.as_dict()
-        return Found(self.ledger, histograms, updates, scale, *more)
+        others = self.histograms, self.updates, self.scale, self.bytes, self.products, self.patterns
+        return Found(self.ledger, *[one.as_dict() for one in others])  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
         found = self._found()
-        asked = {name: getattr(self, name) for name in ("shadow", "formats")}
         content = {
             "environment": dict(info()),
-            "policy": "; ".join(map(str, self._listener.policies.values())),
+            "policy": self.policy,
             "summary": {"iterations": self._listener.iterations, "part": self._part},
             **found._asdict(),
             "ledger": [row.as_dict() for row in self.ledger],
             "crash": self.crash.found,
-            "by_hand": self.patterns.looked_at,
-            **{name: one and one.as_dict() for name, one in asked.items()},
+            **{name: one and one.as_dict() for name, one in (("shadow", self.shadow), ("formats", self.formats))},
             "advice": [advice._asdict() for advice in advise(found)],
         }
         return jsonable(content)
@@ -154,8 +155,8 @@ class Audit:
         write(path, page(self, title))
 
     def figure(self, name: str) -> Any:
-        """A matplotlib figure: "ledger", "exponents", "scales" (what each loss scale would lose), "loss", "scale",
-        "updates", "bytes", "products" or "shadow". ValueError for another name, and where there is nothing to draw;
+        """A matplotlib figure: "ledger", "exponents", "scales" (what each loss scale would lose), "scale", "updates",
+        "bytes", "products" or "shadow". ValueError for another name, and where there is nothing to draw;
         ModuleNotFoundError says how to install matplotlib.
         """
         return figure(self, name)
@@ -169,28 +170,22 @@ class Audit:
         asked = [name for name in ("shadow", "formats") if getattr(self, name) is not None]
         return f"{self.told()}\n\n{', a.'.join([more, *asked])} tell more; a.report(path) all."
 
-    def _repr_html_(self) -> str:
-        return html(self._said(WIDE))
-
     def told(self, width: int | None = None) -> str:
         """What to know, the advice, and the rows that lose most, in a table of at most so many characters' width."""
-        return "\n\n".join(self._said(width))
+        return "\n\n".join(self.parts(width))
 
-    def _said(self, width: int | None = None) -> list[str]:
-        content = self.as_dict()
-        if not (content["advice"] or self.crash.found):
-            return [nothing(content).replace("\N{NO-BREAK SPACE}", " ")]
-        worst = self.ledger.sorted_by(*WORST)[:10]
-        lossy = sum(row.infinite + row.zero + row.subnormal > 0 for row in worst)
-        worst = worst[:lossy] or worst
-        head = f"What loses most, {len(worst)}" if lossy else f"Nothing was lost; {len(worst)}"
-        parts = [
-            str(self.crash) if self.crash.found else "",
-            "\n".join(f.text.replace("\N{NO-BREAK SPACE}", " ") for f in findings(content)),
-            *[
-                f"{a['text']}\n    {a['why']} ({'; '.join(filter(None, (a['where'], a['source'])))})"
-                for a in content["advice"]
-            ],
-            *([f"{head} of the ledger's {len(self.ledger)} rows:", worst.fitted(width)] if worst else []),
-        ]
-        return [part for part in parts if part]
+    def parts(self, width: int | None = None) -> list[str]:
+        """What `told` says, in paragraphs and a table."""
+        found, steps = self._found(), self._listener.iterations
+        advice = advise(found)
+        if not (advice or self.crash.found):
+            return [nothing(found, steps, self._part, self.patterns.looked_at)]
+        worst = self.ledger.filter(lambda row: any(getattr(row, name) for name in LOST)).sorted_by(*WORST)[:10]
+        head = f"What loses most, {len(worst)} of the ledger's {len(self.ledger)} rows:"
+        table = [head, worst.told(BRIEF, width)] if worst else []
+        said = [str(self.crash)] if self.crash.found else []
+        return [*said, "\n".join(sentences(found, steps, self._part)), *map(_as_text, advice), *table]
+
+
+def _as_text(advice: Advice) -> str:
+    return f"{advice.text}\n    {advice.why} ({'; '.join(filter(None, (advice.where, advice.source)))})"

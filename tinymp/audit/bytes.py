@@ -20,19 +20,10 @@ from ..study.formats import FORMATS
 from ..study.operands import emulated
 from ..tensor import Tensor
 from .listener import Instrument, Place
-from .sampling import BLUE, GREEN, PINK, RED, SKY, Told, table
+from .sampling import BLUE, GREEN, PINK, RED, SKY, Told, bars, table
 
-ROLES = ("weights", "masters", "gradients", "activations", "optimizer")
+ROLES = {"weights": BLUE, "masters": SKY, "gradients": RED, "activations": GREEN, "optimizer": PINK}  # and colours
 Bytes = dict[str, dict[str, int]]  # role -> dtype -> bytes
-
-
-class _Training:
-    """What was seen under one policy."""
-
-    def __init__(self) -> None:
-        self.largest: Bytes = {role: {} for role in ROLES}
-        self.parameters: dict[int, weakref.ref[Parameter]] = {}  # Tensors compare element by element
-        self.states: weakref.WeakKeyDictionary[Optimizer, dict[str, int]] = weakref.WeakKeyDictionary()
 
 
 class ByteLedger(Told, Instrument):
@@ -48,27 +39,28 @@ class ByteLedger(Told, Instrument):
                backward also what was saved (views move nothing); per update gradient, master, state and copy
     by_policy  {policy: {role: {dtype: bytes}}}. A graph and its step count for the policy in use where the graph began
     measured   those of the last policy that stored weights in FP16, else of the last one
-    predicted  the same by `predict`, else None
-    fp32       the same training in FP32: predicted, or what is measured with each FP16 number in 4 bytes and no masters
+    fp32       the same training in FP32: each FP16 number in 4 bytes, and no masters
     ratio      the sum of all roles in FP32, divided by that here. It is no peak: roles are largest at different moments
+
+    A training on the device "meta", where arrays have no memory, takes the same bytes: before a model is too large.
     """
 
-    def __init__(self, predicted: Bytes | None = None, fp32: Bytes | None = None) -> None:
-        self.predicted, self._predicted_fp32 = predicted, fp32 or {}
+    def __init__(self) -> None:
         self.moved = 0
-        self._trainings: dict[str, _Training] = {}  # per policy
-        self._policy, self._now = "", _Training()
+        self._largest: dict[str, Bytes] = {}  # by policy, as are these:
+        self._parameters: dict[str, weakref.WeakValueDictionary[int, Parameter]] = {}
+        self._states: weakref.WeakKeyDictionary[Optimizer, tuple[str, dict[str, int]]] = weakref.WeakKeyDictionary()
+        self._policy = ""  # of the graph that grows, or was the last one
         self._graph: weakref.WeakSet[Op] = weakref.WeakSet()  # ops that have run forward and not backward
         self._grows = False  # whether an op was added since the last backward
 
     # ---- listening
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
-        if place.phase == "forward" and op.needs and not self._grows:
-            self._turn()
         self.moved += _passed(inputs, (*outputs, *((op.saved or ()) if place.phase == "backward" else ())))
         if place.phase == "forward":
             if op.needs:
+                self._policy = self._policy if self._grows else current_policy().name
                 self._graph.add(op)
                 self._grows = True
             return
@@ -81,8 +73,9 @@ class ByteLedger(Told, Instrument):
         self._known(optimizer.parameters())
         counts = ("step", "started_at", "mu_product")  # numbers, which a GPU may hold
         state = [v for arrays in optimizer.state.values() for name, v in arrays.items() if name not in counts]
-        self._now.states[optimizer] = _sizes(state)
-        self._note("optimizer", sum((Counter(s) for s in self._now.states.values()), Counter()))
+        self._states[optimizer] = self._policy, _sizes(state)
+        own = [Counter(sizes) for policy, sizes in self._states.values() if policy == self._policy]
+        self._note("optimizer", sum(own, Counter()))
         self._measure_parameters()
         if result:
             updated = [p for p in optimizer.parameters() if p.grad_array is not None]
@@ -92,107 +85,77 @@ class ByteLedger(Told, Instrument):
     # ---- what was found
 
     @property
-    def measured(self) -> Bytes:
-        """{role: {dtype: bytes}}."""
+    def by_policy(self) -> dict[str, Bytes]:
+        """{policy: {role: {dtype: bytes}}} of the policies under which something was kept, in their order."""
         if self._grows:
             self._measure_graph()
         self._measure_parameters()
-        return {role: dict(sizes) for role, sizes in self._asked[1].largest.items()}
+        return self._largest
 
     @property
-    def _asked(self) -> tuple[str, _Training]:
-        """The policy that is asked about, and what was seen under it: an FP32 baseline beside it is not."""
-        seen = [item for item in self._trainings.items() if HALF & item[1].largest["weights"].keys()]
-        return seen[-1] if seen else (self._policy, self._now)
-
-    @property
-    def by_policy(self) -> dict[str, Bytes]:
-        """{policy: {role: {dtype: bytes}}} of the policies under which something was kept, in their order."""
-        _ = self.measured
-        return {policy: training.largest for policy, training in self._trainings.items() if total(training.largest)}
+    def measured(self) -> Bytes:
+        """{role: {dtype: bytes}}."""
+        found = [*self.by_policy.values()]  # an FP32 baseline beside it is not asked about
+        half = [one for one in found if HALF & one["weights"].keys()]
+        return (half or found or [{role: {} for role in ROLES}])[-1]
 
     @property
     def fp32(self) -> Bytes:
         """The same training in FP32."""
-        measured = self.measured
-        return _in_fp32(measured) if total(measured) or not self._predicted_fp32 else self._predicted_fp32
+        fp32: Bytes = {role: {} for role in ROLES}
+        for role, sizes in self.measured.items():
+            for dtype, nbytes in sizes.items() if role != "masters" else ():
+                bits = _BITS.get(dtype)
+                name, nbytes = ("float32", nbytes * 32 // bits) if bits else (dtype, nbytes)
+                fp32[role][name] = fp32[role].get(name, 0) + nbytes
+        return fp32
 
     @property
     def ratio(self) -> float:
         """How many times as many bytes the training keeps in FP32; NaN where it keeps none."""
-        own = total(self._shown)
+        own = total(self.measured)
         return total(self.fp32) / own if own else float("nan")
-
-    @property
-    def _shown(self) -> Bytes:
-        """What was measured, else predicted."""
-        measured = self.measured
-        return measured if total(measured) else self.predicted or {}
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        ratio, measured = self.ratio, self.measured
-        return {
-            "roles": list(ROLES),
-            "measured": measured if any(measured.values()) else {},
-            "by_policy": self.by_policy,
-            "predicted": self.predicted,
-            "fp32": self.fp32,
-            "ratio": None if ratio != ratio else ratio,
-            "moved": self.moved,
-        }
+        own = {name: getattr(self, name) for name in ("measured", "by_policy", "fp32", "moved")}
+        return own | {"ratio": self.ratio if total(self.measured) else None}
 
     def parts(self) -> list[str]:
-        own, fp32 = self._shown, self.fp32
-        if not total(fp32):
+        own, fp32 = self.measured, self.fp32
+        if not total(own):
             return ["no training was seen"]
         rows: list[tuple[str, ...]] = [("role", "dtype", "bytes", "in FP32")]
         for role in ROLES:
-            whole = _text(sum(fp32.get(role, {}).values()))
-            for dtype, size in sorted(own.get(role, {}).items()) or [("-", 0)]:
+            whole = _text(sum(fp32[role].values()))
+            for dtype, size in sorted(own[role].items()) or [("-", 0)]:
                 rows.append((role, dtype, _text(size), whole))
                 role = whole = ""
         rows.append(("all", "", _text(total(own)), _text(total(fp32))))
-        lines: list[str] = [table(rows, left=(0, 1), most=None), f"FP32 / this: {self.ratio:.2f}"]
-        if self.moved:
-            lines.append(f"ops and updates read and wrote {_text(self.moved)}")
-        kept = {policy: _text(total(b)) for policy, b in self.by_policy.items()}
-        if len(kept) > 1:
-            everyone = ", ".join(f"{policy} {size}" for policy, size in kept.items())
-            lines.append(f"{len(kept)} policies ran ({everyone}); this is {self._asked[0]}.")
-        return lines
+        more = [f"ops and updates read and wrote {_text(self.moved)}"] * bool(self.moved)
+        return [table(rows, left=(0, 1), most=None), f"FP32 / this: {self.ratio:.2f}", *more]
 
     def draw(self, axes: Any) -> None:
-        """Two stacked bars on matplotlib's axes, FP32 and this, in MiB by role."""
-        if not total(self.fp32):
-            axes.set_title("Bytes: no training was seen")
-            return
-        bars = {"FP32": self.fp32, "this": self._shown}
-        bottom = [0.0, 0.0]
-        for role, color in zip(ROLES, (BLUE, SKY, RED, GREEN, PINK), strict=True):
-            heights = [sum(b.get(role, {}).values()) / 2**20 for b in bars.values()]
-            axes.bar(list(bars), heights, bottom=bottom, label=role, width=0.6, color=color)
-            bottom = [b + h for b, h in zip(bottom, heights)]
-        axes.set(ylabel="MiB", title=f"Bytes of a training step: FP32 / this = {self.ratio:.2f}")
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), reverse=True, frameon=False)
+        """Two bars on matplotlib's axes, FP32 and this, in MiB by role."""
+        both = self.fp32, self.measured
+        bars(
+            axes,
+            ["FP32", "this"],
+            {role: ([sum(b[role].values()) / 2**20 for b in both], ROLES[role]) for role in ROLES},
+        )
+        axes.set(xlabel="MiB", title=f"Bytes of a training step: FP32 / this = {self.ratio:.2f}")
 
     # ---- measuring
 
-    def _turn(self) -> None:
-        """Switch to the policy in use; the first one takes over what was seen before any graph."""
-        self._policy = current_policy().name
-        self._now = self._trainings.setdefault(self._policy, _Training() if self._trainings else self._now)
-
     def _known(self, parameters: Iterable[Parameter]) -> None:
-        for p in parameters:
-            if id(p) not in self._now.parameters or self._now.parameters[id(p)]() is None:
-                self._now.parameters[id(p)] = weakref.ref(p)
+        self._alive.update({id(p): p for p in parameters})
 
-    def _alive(self) -> list[Parameter]:
-        return [p for ref in self._now.parameters.values() if (p := ref()) is not None]
+    @property
+    def _alive(self) -> weakref.WeakValueDictionary[int, Parameter]:
+        return self._parameters.setdefault(self._policy, weakref.WeakValueDictionary())
 
     def _measure_parameters(self) -> None:
-        parameters = self._alive()
+        parameters = [*self._alive.values()]
         self._note("weights", _sizes([p.array for p in parameters]))
         self._note("masters", _sizes([p.master for p in parameters if p.master_nbytes]))
         self._note("gradients", _sizes([p.grad_array for p in parameters if p.grad_array is not None]))
@@ -204,13 +167,14 @@ class ByteLedger(Told, Instrument):
             parameters = list(model.parameters())
             if any(id(backend.owner_of(p.array)) in kept for p in parameters):
                 self._known(parameters)
-        for p in self._alive():
+        for p in self._alive.values():
             kept.pop(id(backend.owner_of(p.array)), None)
         self._note("activations", _sizes(kept.values(), whole=True))
 
     def _note(self, role: str, sizes: dict[str, int]) -> None:
-        if sum(sizes.values()) > sum(self._now.largest[role].values()):
-            self._now.largest[role] = dict(sizes)
+        if (size := sum(sizes.values())) > 0:
+            largest = self._largest.setdefault(self._policy, {role: {} for role in ROLES})
+            largest[role] = dict(sizes) if size > sum(largest[role].values()) else largest[role]
 
 
 def _passed(inputs: Iterable[Any], others: Iterable[Any]) -> int:
@@ -243,18 +207,6 @@ def _sizes(arrays: Iterable[Any], whole: bool = False) -> dict[str, int]:
 
 
 _BITS = {dtype.name: 8 * dtype.itemsize for dtype in HALVES} | {f.name: f.bits for f in FORMATS.values()}
-
-
-def _in_fp32(measured: Bytes) -> Bytes:
-    """Each FP16, BF16 or FP8 number in 4 bytes, no masters."""
-    fp32: Bytes = {role: {} for role in ROLES}
-    for role in ("weights", "gradients", "activations", "optimizer"):
-        sizes: Counter[str] = Counter()
-        for dtype, nbytes in measured[role].items():
-            bits = _BITS.get(dtype)
-            sizes["float32" if bits else dtype] += nbytes * 32 // bits if bits else nbytes
-        fp32[role] = dict(sizes)
-    return fp32
 
 
 def total(sizes: Bytes) -> int:

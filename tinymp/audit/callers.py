@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -14,7 +13,6 @@ from ..nn.module import Module
 
 _PRIMITIVES = {precision.__file__, events.__file__}
 _CALL = Module.__call__.__code__
-_files: dict[str, str] = {}  # the paths of the files that `line` has named
 
 
 def line(frame: FrameType) -> str:
@@ -26,17 +24,7 @@ def line(frame: FrameType) -> str:
         return f"{name.removeprefix(PACKAGE)}:{frame.f_lineno}"
     shell = frame.f_globals.get("get_ipython")
     cells = getattr(getattr(shell(), "compile", None), "_filename_map", {}) if callable(shell) else {}
-    short = f"In [{cells[name]}]" if name in cells else Path(name).name
-    _files[short] = name
-    return f"{short}:{frame.f_lineno}"
-
-
-def source(where: str) -> str:
-    """The line of the source that `line` has named; empty where it cannot be read. Of two files of one name, the one
-    that was named last.
-    """
-    name, _, number = where.rpartition(":")
-    return linecache.getline(_files.get(name) or PACKAGE + name, int(number)).strip() if number.isdecimal() else ""
+    return f"{f'In [{cells[name]}]' if name in cells else Path(name).name}:{frame.f_lineno}"
 
 
 def caller(frame: FrameType | None) -> str:

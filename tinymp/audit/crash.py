@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import backend
 from ..autograd import Op
+from ..dtypes import FLOATING
 from ..parameter import Parameter
 from .listener import Instrument, Place, begins_backward
 from .numbers import number
@@ -42,14 +43,13 @@ class Crash(Told, Instrument):
             return  # the scaler deals with it
         if backward and self.found is None and not self._first_backward() and any(map(nonfinite, outputs)):
             self._first = self.listener.iteration, _named(place)
-        if self.stop_at is not None:
-            bad = _nans if self.stop_at == "nan" else nonfinite
-            if any(map(bad, outputs)) and not any(map(bad, inputs)):
-                what = "NaN" if any(map(_nans, outputs)) else "infinity"
-                sizes = ", ".join(number(s) for x in inputs if (s := _largest(x)) is not None)
-                text = f"{_named(place)} made the first {what}, from arguments of magnitudes up to {sizes or 'none'}"
-                self.keep(text)
-                raise FloatingPointError(f"audit: {text}")
+        bad = _nans if self.stop_at == "nan" else nonfinite
+        if self.stop_at is not None and any(map(bad, outputs)) and not any(map(bad, inputs)):
+            what = "NaN" if any(map(_nans, outputs)) else "infinity"
+            sizes = ", ".join(number(float(abs(x).max())) for x in map(array_in, inputs) if _has_numbers(x))
+            text = f"{_named(place)} made the first {what}, from arguments of magnitudes up to {sizes or 'none'}"
+            self.keep(text)
+            raise FloatingPointError(f"audit: {text}")
 
     def written(self, place: Place, parameter: Parameter, value: Any) -> None:
         if place.phase == "update" and self.found is None and nonfinite(value):
@@ -87,6 +87,5 @@ def _nans(x: Any) -> bool:
     return hasattr(x, "strides") and nonfinite(x) > 0 and bool(backend.of(x).xp.isnan(x).any())
 
 
-def _largest(x: Any) -> float | None:
-    x = array_in(x)
-    return None if not hasattr(x, "strides") or x.dtype.kind not in "fV" or not x.size else float(abs(x).max())
+def _has_numbers(x: Any) -> bool:
+    return hasattr(x, "strides") and x.dtype in FLOATING and x.size > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,13 +35,12 @@ def exponents(x: Array) -> np.ndarray:
 
     Entry ZEROS counts +0 and -0, entry `bin_of(e)` the finite values with exponent e, subnormal ones too, entries
     INFINITIES and NANS the rest. FP64's exponents beyond FP32's count in the first or last bin. An array on a GPU is
-    counted on the host. ValueError for an array without values, on the device "meta".
+    counted on the host; arrays on the device "meta" have no values.
     """
-    if backend.of(x).name == "meta":
-        hint = "let Exponents listen to a training, with tinymp.audit()"
-        raise ValueError(f"exponents: arrays on the device 'meta' have no values; {hint}")
-    x = backend.to_cpu(x)
     counts = np.zeros(BINS, np.int64)
+    if not backend.of(x).has_values:
+        return counts
+    x = backend.to_cpu(x)
     flat = x.ravel(order="K")  # a view wherever x has no gaps
     for i in range(0, flat.size, BLOCK):
         block = flat[i : i + BLOCK]
@@ -85,61 +85,50 @@ class Lost(NamedTuple):
 
 
 class Histogram:
-    """The exponents of one tensor under one policy. `counts`: {loss scale of the values: counts in the bins of
-    `exponents`}; `iterations`: how many were looked at; `largest`: the largest finite magnitude, divided by the scale.
+    """The exponents of one tensor under one policy, as the values are without a loss scale.
+
+    counts    in the bins of `exponents`; NaN and zeros as they are
+    infinite  {loss scale: how many values were infinite at it}
+    scale     the last loss scale
+    largest   the largest finite magnitude, divided by the scale
     """
 
     def __init__(self, role: str, name: str, dtype: np.dtype, policy: str, layer: str, normalisation: bool) -> None:
         self.role, self.name, self.dtype, self.policy = role, name, dtype, policy
         self.layer, self.normalisation = layer, normalisation
-        self.counts: dict[float, np.ndarray] = {}
-        self.scale = 1.0  # the last one
-        self.iterations, self.largest = 0, 0.0
-        self._last: int | None = None
+        self.counts, self.infinite = NONE.copy(), Counter[float]()
+        self.scale, self.largest = 1.0, 0.0
 
-    def add(self, x: Any, underflows: np.ndarray, scale: float, iteration: int) -> None:
+    def add(self, x: Any, underflows: np.ndarray, scale: float) -> None:
         """Count x. `underflows`: the exponents, before rounding, of those of its zeros that were not 0 then."""
-        x = backend.of(x).xp.asarray(x)  # NumPy's results of arrays without axes are scalars
+        x = np.asarray(backend.to_cpu(x))  # NumPy's results of arrays without axes are scalars
         counts = exponents(x) + underflows
         counts[ZEROS] -= sum(underflows.tolist())
-        self._see_largest(x, counts, scale)
-        self.counts[scale] = self.counts[scale] + counts if scale in self.counts else counts
-        self.scale = scale
-        self.iterations += iteration != self._last
-        self._last = iteration
-
-    def _see_largest(self, x: Any, counts: np.ndarray, scale: float) -> None:
         places = np.flatnonzero(counts[FINITE])
-        if not places.size or math.ldexp(2.0, int(places[-1]) + LOWEST) / scale <= self.largest:
-            return
-        device = backend.of(x)
-        bits = device.bits(x) & (1 << 8 * x.itemsize - 1) - 1  # of |x|, in the order of |x|
-        if counts[INFINITIES] or counts[NANS]:
-            bits = device.select(bits < device.bits(device.xp.full((), math.inf, x.dtype)), bits)
-        largest = backend.to_cpu(bits.max().reshape(1)).view(x.dtype)
-        self.largest = max(self.largest, float(largest[0]) / scale)
-
-    def at(self, scale: float) -> np.ndarray:
-        """All counts, as if the values carried this loss scale. Infinities, NaN and zeros stay what they are."""
-        total = np.zeros(BINS, "int64")
-        for own, counts in self.counts.items():
-            total += shifted(counts, scale / own)
-        return total
+        if places.size and math.ldexp(2.0, int(places[-1]) + LOWEST) / scale > self.largest:
+            bits = x.view(f"u{x.itemsize}") & (1 << 8 * x.itemsize - 1) - 1  # of |x|, in the order of |x|
+            if counts[INFINITIES] or counts[NANS]:
+                bits = np.where(np.isfinite(x), bits, 0)
+            self.largest = max(self.largest, float(bits.max().view(x.dtype)) / scale)
+        if counts[INFINITIES]:
+            self.infinite[scale] += int(counts[INFINITIES])
+            counts[INFINITIES] = 0
+        self.scale = scale
+        self.counts += shifted(counts, 1 / scale)
 
     def as_dict(self) -> dict[str, Any]:
-        counts = self.at(self.scale)
+        """`counts` from the exponent `lowest` on, as the values are at the last loss scale."""
+        counts = shifted(self.counts, self.scale)
         used = np.flatnonzero(counts[FINITE])
         first, end = (int(used[0]), int(used[-1]) + 1) if used.size else (0, 0)
-        own = {
-            name: getattr(self, name) for name in ("name", "layer", "role", "policy", "scale", "largest", "iterations")
-        }
+        own = {name: getattr(self, name) for name in ("name", "layer", "role", "policy", "scale", "largest")}
         own |= {"dtype": NAMES[self.dtype], "lowest": first + LOWEST, "counts": counts[FINITE][first:end].tolist()}
-        return own | {"zeros": int(counts[ZEROS]), "infinite": int(counts[INFINITIES]), "nan": int(counts[NANS])}
+        return own | {"zeros": int(counts[ZEROS]), "infinite": self.infinite.total(), "nan": int(counts[NANS])}
 
 
 def shifted(counts: np.ndarray, factor: float) -> np.ndarray:
-    """The counts of values multiplied by a factor: exactly for a power of two, else by the power of two below it."""
-    k = math.frexp(factor)[1] - 1
+    """The counts of values multiplied by a factor: exactly for a power of two, else by the one next to it."""
+    k = round(math.log2(factor))
     if not k:
         return counts
     moved = counts.copy()
@@ -150,53 +139,43 @@ def shifted(counts: np.ndarray, factor: float) -> np.ndarray:
     return moved
 
 
-def draw(axes: Any, tensors: list[Histogram], title: str, scale: float | None = None) -> None:
-    """Bars: the share of the tensors' values per exponent, and where FP16 ends; see `Exponents.draw`."""
-    scale = tensors[-1].scale if scale is None else scale
-    counts = total(tensors, scale)
-    shares = 100 * counts / max(sum(counts.tolist()), 1)
+def draw(axes: Any, tensors: list[Histogram], title: str) -> None:
+    """Bars: the share of the tensors' values per exponent at the last loss scale, and where FP16 ends."""
+    scale = tensors[-1].scale
+    counts = shifted(total(tensors), scale)
+    shares = 100 * counts / max(int(counts[ZEROS]) + nonzero(tensors), 1)
     used = (np.flatnonzero(counts[FINITE]) + LOWEST).tolist()
-    low, high = max(min([-29, *used]), -60), max([19, *used])  # the exponents that occur, and FP16's
-    heights = shares[bin_of(low) : bin_of(high) + 1].copy()
-    heights[0] += sum(shares[bin_of(LOWEST) : bin_of(low)].tolist())
+    low, high = min([-29, *used]), max([19, *used])  # the exponents that occur, and FP16's
     colors = ["0.6"] * (-25 - low) + [SKY] * 11 + [BLUE] * 30 + [RED] * (high - 15)
+    axes.bar([e + 0.5 for e in range(low, high + 1)], shares[bin_of(low) : bin_of(high) + 1], width=0.85, color=colors)
     axes.axvspan(LOWEST, -25, color="0.92", zorder=0)  # to the left edge, also of a wider picture
-    axes.bar([e + 0.5 for e in range(low, high + 1)], heights, width=0.85, color=colors, zorder=2)
-    top = 1.3 * max(heights.max(), 0.1)
-    axes.text(-25.3, top * 0.98, "zero in\nFP16", fontsize=7, color="0.3", va="top", ha="right")
+    top = 1.3 * max(shares[FINITE].max(), 0.1)
     for at, text in LIMITS:
-        axes.axvline(at, color="0.3", linestyle="--", linewidth=0.8, zorder=1)
+        axes.axvline(at, color="0.3", linestyle="--", linewidth=0.8, zorder=0)
         axes.text(at + 0.3, top * 0.98, text.replace(" ", "\n"), fontsize=7, color="0.3", va="top")
-    below = " (first bar: and below)" if counts[bin_of(LOWEST) : bin_of(low)].any() else ""
     axes.set(
-        xlim=(low - 1, high + 1), ylim=(0, top),
-        xlabel=f"exponent, floor(log2 |{f'{power(scale)} ' if scale != 1 else ''}x|){below}",
-        ylabel="share of all values, %",
+        xlim=(max(low, -60) - 1, high + 1), ylim=(0, top), ylabel="share of all values, %",
+        xlabel=f"exponent, floor(log2 |{f'{power(scale)} ' if scale != 1 else ''}x|)",
         title=f"{title}: {shares[ZEROS]:.1f} % are 0",
     )  # fmt: skip
 
 
 def lost_of(tensors: list[Histogram], scale: float) -> Lost:
     """The shares that FP16 would lose of these tensors' values at a scale; see `Exponents.share_lost`."""
-    values = zero = subnormal = overflow = 0
-    for t in tensors:
-        for own, stored in t.counts.items():
-            counts = shifted(stored, scale / own)
-            infinite = int(counts[INFINITIES]) if scale >= own else 0
-            values += between(counts, LOWEST, HIGHEST) + infinite
-            zero += between(counts, LOWEST, -26)
-            subnormal += between(counts, -25, -15)
-            overflow += between(counts, 16, HIGHEST) + infinite
-    return Lost(*(n / max(values, 1) for n in (zero, subnormal, overflow)))
+    counts = shifted(total(tensors), scale)
+    infinite = sum(n for t in tensors for at, n in t.infinite.items() if at <= scale)
+    values = max(between(counts, LOWEST, HIGHEST) + infinite, 1)
+    lost = between(counts, LOWEST, -26), between(counts, -25, -15), between(counts, 16, HIGHEST) + infinite
+    return Lost(*(n / values for n in lost))
 
 
 def nonzero(tensors: list[Histogram]) -> int:
     """How many values of these tensors are not 0."""
-    return sum(between(c, LOWEST, HIGHEST) + int(c[INFINITIES]) for t in tensors for c in t.counts.values())
+    return between(total(tensors), LOWEST, HIGHEST) + sum(t.infinite.total() for t in tensors)
 
 
-def total(tensors: list[Histogram], scale: float) -> np.ndarray:
-    return sum((t.at(scale) for t in tensors), NONE)
+def total(tensors: list[Histogram]) -> np.ndarray:
+    return sum((t.counts for t in tensors), NONE)
 
 
 def between(counts: np.ndarray, low: int, high: int) -> int:

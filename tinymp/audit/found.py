@@ -26,22 +26,12 @@ class Found(NamedTuple):
     patterns: Sequence[dict[str, Any]] = ()
 
     def dtypes(self, role: str) -> dict[str, int]:
-        measured, predicted = self.bytes.get("measured") or {}, self.bytes.get("predicted") or {}
-        return measured.get(role) or predicted.get(role) or {}
+        return self.bytes.get("measured", {}).get(role, {})
 
     @property
     def halves(self) -> list[dict[str, Any]]:
         """The updates of FP16 and BF16 weights that are enough to judge."""
-        enough = [u for u in self.updates if u.get("elements", LEAST_NUMBERS) >= LEAST_NUMBERS]
-        return [u | {"master": u.get("master", self.has_masters)} for u in enough if not u.get("fp32")]
-
-    @property
-    def has_masters(self) -> bool | None:
-        """True if FP16 and BF16 weights have masters; None where no such weight is known."""
-        if set(HALF) & self.dtypes("weights").keys():
-            return bool(self.dtypes("masters"))
-        written = [row.written for row in self.ledger if row.phase == "update" and half_in(row.written)]
-        return any("master" in w for w in written) if written else None
+        return [u for u in self.updates if not u["fp32"] and u["elements"] >= LEAST_NUMBERS]
 
     @property
     def current_scale(self) -> float | None:
@@ -78,20 +68,16 @@ def asked(products: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """
 
     def place(p: dict[str, Any]) -> tuple:
-        return _model(p.get("module", "")), p.get("op")
+        return _model(p["module"]), p["op"]
 
     def batch(p: dict[str, Any]) -> Any:
-        return next((p[name] for name, of in p.get("axes", {}).items() if of == "rows"), None)
+        return next((p[name] for name, of in p["axes"].items() if of == "rows"), None)
 
-    halves = [p for p in products if p.get("dtype") in HALF]
-    policies, places = {p.get("policy") for p in halves}, set(map(place, halves))
+    halves = [p for p in products if p["dtype"] in HALF]
     if halves:  # FP32 products of the same training, that have no counterpart in half precision, are its own
-
-        def own(p: dict[str, Any]) -> bool:
-            return p.get("dtype") in HALF or (p.get("policy") in policies and place(p) not in places)
-
-        products = list(filter(own, products))
-    seen = {(place(p), batch(p)) for p in products if p.get("phase") == "backward"}
+        policies, places = {p["policy"] for p in halves}, set(map(place, halves))
+        products = [p for p in products if p["dtype"] in HALF or (p["policy"] in policies and place(p) not in places)]
+    seen = {(place(p), batch(p)) for p in products if p["phase"] == "backward"}
     trained = {where for where, _ in seen}
     return [p for p in products if place(p) not in trained or (place(p), batch(p)) in seen]
 

@@ -19,7 +19,6 @@ from ..precision import LOSS, current_policy
 from ..tensor import Tensor
 from .exponents import (
     HIGHEST,
-    INFINITIES,
     NONE,
     ZEROS,
     Histogram,
@@ -65,8 +64,8 @@ def _underflows(x: Any, y: Any) -> np.ndarray:
 class Exponents(Told, Instrument):
     """Counts the exponents floor(log2 |x|) of weights and gradients, per layer and over the training.
 
-    weight               when a model is first called, and as updates write it for the next iteration: the FP32 master,
-                         where there is one. `dtype` is that of the working copy
+    weight               when a model is first called, and as updates write it: the FP32 master, where there is one.
+                         `dtype` is that of the working copy
     weight gradient      what each `backward` adds to the weight's `grad`. Of SparseRows, the rows that they have
     activation gradient  the gradient of the result of each op of a layer, as it arrives in the op's backward; losses
                          and single numbers are left out
@@ -112,7 +111,7 @@ class Exponents(Told, Instrument):
 
     def written(self, place: Place, parameter: Parameter, value: Any) -> None:
         if place.phase == "update":
-            self._add_parameter(parameter, WEIGHT, value, ahead=1)
+            self._add_parameter(parameter, WEIGHT, value)
 
     def _first_use(self) -> None:
         for thing in self.listener.models[self._roots :]:
@@ -143,10 +142,10 @@ class Exponents(Told, Instrument):
             key = id(owner)
             self._underflows[key] = ref(owner, lambda _: self._underflows.pop(key, None)), size, underflows
 
-    def _add_parameter(self, p: Parameter, role: str, x: Any, scale: float = 1.0, ahead: int = 0) -> None:
+    def _add_parameter(self, p: Parameter, role: str, x: Any, scale: float = 1.0) -> None:
         name = self.listener.name_of(p)
         histogram = self._of(role, name, name.rpartition(".")[0], p.dtype, p.normalisation)
-        self._count(histogram, values_of(distinct(x)), scale, ahead)
+        self._count(histogram, values_of(distinct(x)), scale)
 
     def _of(self, role: str, name: str, layer: str, dtype: np.dtype, normalisation: bool = False) -> Histogram:
         key = role, name, dtype, current_policy().name
@@ -154,11 +153,11 @@ class Exponents(Told, Instrument):
             self._tensors[key] = Histogram(*key, layer, normalisation)
         return self._tensors[key]
 
-    def _count(self, histogram: Histogram, x: Any, scale: float, ahead: int = 0) -> None:
+    def _count(self, histogram: Histogram, x: Any, scale: float) -> None:
         _, size, underflows = self._underflows.get(id(backend.owner_of(x)), (None, 1, NONE))
         shown = math.prod(n for n, step in zip(x.shape, x.strides) if step)  # of a broadcast array, each several times
         times = x.size // size if shown == size else 0  # of a part of a rounded array, the underflows are not known
-        histogram.add(x, times * underflows, scale, self.listener.iteration + ahead)
+        histogram.add(x, times * underflows, scale)
 
     # ---- asking
 
@@ -180,35 +179,31 @@ class Exponents(Told, Instrument):
         """The largest power of two S with S max|g| < 65 504 for all gradients seen (MPT section 3.2), and below every S
         at which one was infinite; at most 2^24. None where no gradient was seen that is not 0.
         """
-        seen = [t for role in GRADIENTS for t in self._stored(role)]
-        largest = max((t.largest for t in seen), default=0.0)
         if (ceiling := self.ceiling()) is None:
             return None
-        best = 2.0 ** (math.frexp(ceiling["limit"])[1] - 1)
-        return min(best / 2 if largest * best >= FP16_MAX else best, SCALES[-1])
+        mantissa, exponent = math.frexp(ceiling["below"])  # from 0.5 to 1
+        return min(2.0 ** (exponent - (1 if mantissa > 0.5 else 2)), SCALES[-1])
 
     def ceiling(self) -> dict[str, Any] | None:
         """What keeps the best scale from being larger: the gradient ("name", "role") that overflows first, its
-        "largest" magnitude without a loss scale, the S at which it was "infinite" (None: it was not), and the "limit".
+        "largest" magnitude without a loss scale, the S at which it was "infinite" (None: it was not), and the S "below"
+        which the best one lies.
         """
-        seen = [t for role in GRADIENTS for t in self._stored(role)]
-        limits: list[Any] = [(FP16_MAX / t.largest, None, t) for t in seen if t.largest]
-        limits += [(s / 2, s, t) for t in seen for s, counts in t.counts.items() if counts[INFINITIES]]
+        limits: list[Any] = [(FP16_MAX / t.largest, None, t) for t in self._gradients if t.largest]
+        limits += [(s, s, t) for t in self._gradients for s in t.infinite]
         if not limits:
             return None
-        limit, infinite, t = min(limits, key=lambda one: one[0])
-        return {"name": t.name, "role": t.role, "largest": t.largest, "infinite": infinite, "limit": limit}
+        below, infinite, t = min(limits, key=lambda one: one[0])
+        return {"name": t.name, "role": t.role, "largest": t.largest, "infinite": infinite, "below": below}
 
     def margin(self) -> float | None:
         """65 504 / (S max|g|) at the best scale S: how much larger gradients may become."""
-        best = self.best_scale()
-        largest = max((t.largest for role in GRADIENTS for t in self._stored(role)), default=0.0)
+        best, largest = self.best_scale(), max((t.largest for t in self._gradients), default=0.0)
         return FP16_MAX / (best * largest) if best and largest else None
 
-    def saved(self) -> dict[str, float]:
-        """Per role of gradients: the share of values not 0 that the best scale keeps from becoming 0, against S = 1."""
-        best = self.best_scale() or 1.0
-        return {r: self.share_lost(r, 1.0).zero - self.share_lost(r, best).zero for r in GRADIENTS if self._stored(r)}
+    @property
+    def _gradients(self) -> list[Histogram]:
+        return [t for role in GRADIENTS for t in self._stored(role)]
 
     def _stored(self, role: str) -> list[Histogram]:
         if role not in ROLES:
@@ -220,66 +215,51 @@ class Exponents(Told, Instrument):
         return next((t.scale for t in reversed(self._stored(role))), 1.0)
 
     def as_dict(self) -> dict[str, Any]:
-        """{"tensors": [...], "lost": [...], "best_scale": S, "margin": factor, "saved": {role: share}}, plain types."""
+        """The "tensors"; what FP16 would have "lost", by role and loss scale; "best_scale", "margin", "ceiling"."""
         lost = [
-            {"role": role, "scale": scale, "values": nonzero(stored), **self.share_lost(role, scale)._asdict()}
+            {"role": role, "scale": scale, "values": nonzero(stored), **lost_of(stored, scale)._asdict()}
             for role in ROLES
             if (stored := self._stored(role))
             for scale in ([1.0] if role == WEIGHT else sorted({*SCALES, self.scale_of(role)}))
         ]
         best = {"best_scale": self.best_scale(), "margin": self.margin(), "ceiling": self.ceiling()}
-        best |= {"saved": self.saved(), "unseen": self._unseen}
-        return {"tensors": [t.as_dict() for t in self._tensors.values()], "lost": lost, **best}
+        return {"tensors": [t.as_dict() for t in self._tensors.values()], "lost": lost, "unseen": self._unseen, **best}
 
     def parts(self) -> list[str]:
         if not self._tensors:
             return ["no weights and no gradients were seen"]
-        best, several = self.best_scale(), len({t.policy for t in self._tensors.values()}) > 1
+        best, several = self.best_scale() or 1.0, len({t.policy for t in self._tensors.values()}) > 1
         head = ("share of values not 0", "dtype", "loss scale", "values", "zeros", "lost at 1", "lost at S")
-        rows: list[tuple[str, ...]] = [(*head, "subnormal", "overflow", "lost at best" if best else "")]
+        rows: list[tuple[str, ...]] = [(*head, "subnormal", "overflow", "lost at best")]
         groups = [(f"all: {role}s", self._stored(role)) for role in ROLES]
         worst = sorted(self._tensors.values(), key=lambda t: -lost_of([t], 1.0).zero)
-        single = [(f"{t.name}: {t.role}" + several * f" ({t.policy})", [t]) for t in worst]
-        for title, tensors in (*groups, *single):
+        groups += [(f"{t.name}: {t.role}" + several * f" ({t.policy})", [t]) for t in worst]
+        for title, tensors in groups:
             if tensors:
-                scale, counts = tensors[-1].scale, total(tensors, 1.0)
-                elements = sum(counts.tolist())
-                now, kept = lost_of(tensors, scale), lost_of(tensors, best or 1.0).zero
-                shares = [counts[ZEROS] / max(elements, 1), lost_of(tensors, 1.0).zero, *now]
-                shares += [kept] if best and tensors[0].role != WEIGHT else []
-                cells = title, " ".join(sorted({NAMES[t.dtype] for t in tensors})), f"{scale:g}", f"{elements:,}"
-                rows.append((*cells, *(f"{share:.2%}" for share in shares), *[""] * (6 - len(shares))))
-        lines: list[str] = [table(rows)]
-        if several:
-            those = " and ".join(dict.fromkeys(t.policy for role in GRADIENTS for t in self._stored(role)))
-            lines.append(f"Several policies ran; all gradients, and the best scale, are those of {those}.")
+                scale, zeros, values = tensors[-1].scale, int(total(tensors)[ZEROS]), nonzero(tensors)
+                shares = [zeros / max(zeros + values, 1), lost_of(tensors, 1.0).zero, *lost_of(tensors, scale)]
+                kept = "" if tensors[0].role == WEIGHT else f"{lost_of(tensors, best).zero:.2%}"
+                cells = title, " ".join(sorted({NAMES[t.dtype] for t in tensors})), f"{scale:g}", f"{zeros + values:,}"
+                rows.append((*cells, *(f"{share:.2%}" for share in shares), kept))
+        said: list[str] = [table(rows)]
         if self._unseen:
-            lines.append(f"Not among the lost: {self._unseen:,} values that became 0 inside of ops (see the ledger).")
-        if best:
-            kept_by = ", ".join(f"{share:.2%} of {role}s" for role, share in self.saved().items())
-            margin = f", margin {m:.2f} to 65504" if (m := self.margin()) else ""
-            lines.append(f"Best loss scale S: 2^{round(math.log2(best))} = {best:,.0f}{margin}.")
-            lines.append(f"Against S = 1 it saves {kept_by}.")
-        return lines
+            said.append(f"Not among the lost: {self._unseen:,} values that became 0 inside of ops (see the ledger).")
+        if (margin := self.margin()) is not None:
+            said.append(f"Best loss scale S: 2^{round(math.log2(best))} = {best:,.0f}, margin {margin:.2f} to 65504.")
+        return said
 
     # ---- drawing
 
-    def draw(
-        self, axes: Any, role: str = ACTIVATION_GRADIENT, layer: str | None = None, scale: float | None = None
-    ) -> None:
-        """Bars: the share of values per exponent, and where FP16 ends (MPT figures 2b and 3). layer: only this one;
-        scale: show the values multiplied by it, by default by the last loss scale. ValueError if nothing of that kind
-        was seen.
+    def draw(self, axes: Any, role: str = ACTIVATION_GRADIENT, layer: str | None = None) -> None:
+        """Bars: the share of values per exponent at the last loss scale, and where FP16 ends (MPT figures 2b and 3).
+        layer: only this one. ValueError if nothing of that kind was seen.
         """
-        seen = self._stored(role)
-        if not seen:
-            raise ValueError(f"histograms: no {role} was seen in this audit")
-        tensors = [t for t in seen if layer in (None, t.layer)]
-        if not tensors:
-            layers = ", ".join(dict.fromkeys(t.layer for t in seen))
-            raise ValueError(f"histograms: no {role} of layer {layer!r} was seen; layers: {layers}")
         where = f"{role}s" + (f" of {layer}" if layer is not None else "")
-        draw(axes, tensors, f"{where[0].upper()}{where[1:]}", scale)
+        tensors = [t for t in self._stored(role) if layer in (None, t.layer)]
+        if not tensors:
+            layers = ", ".join(dict.fromkeys(t.layer for t in self._stored(role)))
+            raise ValueError(f"histograms: no {where} were seen in this audit; layers: {layers or 'none'}")
+        draw(axes, tensors, f"{where[0].upper()}{where[1:]}")
 
     def worst(self, role: str, most: int) -> list[Histogram]:
         """So many tensors of a role, of the policy that is asked about: those of which FP16 loses most come first."""

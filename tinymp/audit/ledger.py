@@ -16,10 +16,9 @@ from ..gradients import values_of
 from ..ops.more.limits import limits, patterns
 from ..precision import MOVEMENT, UPDATE, current_policy
 from ..study.operands import emulated
-from . import estimates, numbers
-from .callers import source
-from .listener import Instrument, Place
-from .sampling import RED, SKY, Table, narrowed, table, width_of
+from . import numbers
+from .listener import At, Instrument, Place
+from .sampling import RED, SKY, Table, Told, bars, narrowed, table
 
 
 @dataclass
@@ -31,7 +30,6 @@ class Rounding:
     subnormal  how many are now subnormal: not 0, with fewer significant bits than the rest
     infinite   how many were finite and are not now: infinite, or NaN in a format without infinities (E4M3)
     largest    the largest magnitude before rounding, NaN left out
-    error, absolute, magnitude  of a sample (estimates.py): the sums of the errors y - x, of |y - x| and of |x|
     """
 
     elements: int = 0
@@ -39,9 +37,6 @@ class Rounding:
     subnormal: int = 0
     infinite: int = 0
     largest: float = 0.0
-    error: float = 0.0
-    absolute: float = 0.0
-    magnitude: float = 0.0
 
     def add(self, x: Array, y: Array) -> None:
         if not x.size:
@@ -59,15 +54,13 @@ class Rounding:
             self.infinite += int(count(bits >= infinite)) - int(count(~xp.isfinite(x)))
             largest = float(xp.where(xp.isnan(x), 0, xp.abs(x)).max())
         self.largest = max(self.largest, largest)
-        for name, seen in zip(("error", "absolute", "magnitude"), estimates.errors(x, y)):
-            setattr(self, name, getattr(self, name) + seen)
 
 
 @dataclass
-class Row:
+class Row(At):
     """One op at one place of its call, in one phase, under one policy.
 
-    module, op, phase, caller  see `Place`
+    module, op, phase, caller, where  see `Place`
     kind, source               of its arithmetic ("POINTWISE"), and where MPT or NVG speak of it
     policy                     in use there
     read, written              the dtypes of its floating arguments and results
@@ -75,17 +68,9 @@ class Row:
     calls, elements            how often it ran, and how many elements it wrote
     roundings                  per line of tinymp that rounded there, what became of the numbers; added up as `rounded`
                                (how many), `zero`, `subnormal`, `infinite` and `largest`
-    bias                       the mean signed error, in units of the mean magnitude: 0 where errors cancel
-    one_sided                  the mean signed error over the mean error: 1 where all errors are to one side; of n
-                               numbers rounded without a bias about 1 / sqrt(n)
     """
 
-    module: str
-    op: str
-    phase: str
     kind: str
-    caller: str
-    where: str = ""
     source: str = "-"
     policy: str = ""
     read: str = "-"
@@ -101,33 +86,39 @@ class Row:
     subnormal = property(lambda self: self._total("subnormal"))
     infinite = property(lambda self: self._total("infinite"))
     largest = property(lambda self: max((r.largest for r in self.roundings.values()), default=0.0))
-    bias = property(lambda self: self._total("error") / (self._total("magnitude") or 1))
-    one_sided = property(lambda self: abs(self._total("error")) / (self._total("absolute") or 1))
 
     def _total(self, name: str) -> Any:
         return sum(getattr(r, name) for r in self.roundings.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """Its columns, under "roundings" the lines, and under "code" the text of the caller's, if it can be read."""
-        own = {name: getattr(self, name) for name in COLUMNS}
-        return {
-            **own,
-            "code": source(self.caller),
-            "roundings": {line: asdict(r) for line, r in self.roundings.items()},
-        }
+        """Its columns, and under "roundings" the lines."""
+        roundings = {line: asdict(r) for line, r in self.roundings.items()}
+        return {name: getattr(self, name) for name in COLUMNS} | {"roundings": roundings}
 
 
 COUNTS = ("rounded", "zero", "subnormal", "infinite", "largest")
-FURTHER = ("bias", "one_sided")
-WORST = ("infinite", "zero", "subnormal", "rounded")  # any infinity weighs more than all zeros, and so on
-COLUMNS = tuple(f.name for f in fields(Row) if f.name != "roundings") + COUNTS + FURTHER
-NUMBERS = {"calls", "elements", *COUNTS, *FURTHER}  # of these columns
+LOST = ("infinite", "zero", "subnormal")
+WORST = (*LOST, "rounded")  # any infinity weighs more than all zeros, and so on
+COLUMNS = tuple(f.name for f in fields(Row) if f.name != "roundings") + COUNTS
+NUMBERS = {"calls", "elements", *COUNTS}  # of these columns
+HEADS = (
+    "module",
+    "op",
+    "phase",
+    "kind",
+    "policy",
+    "read",
+    "accumulated",
+    "written",
+    "calls",
+    *COUNTS,
+    "where",
+    "caller",
+)
+BRIEF = ("module", "op", "phase", "policy", *COUNTS, "caller")  # where all of them would be too wide
 
-WIDE = 180  # characters, in a notebook or page
-LEAST = ("where", "accumulated", "kind", "read", "calls", "written", "largest", "policy", "caller")  # first to go
 
-
-class Rows(list[Row]):
+class Rows(Told, list[Row]):
     """Rows of a ledger; `sorted_by`, `filter` and slices are new ones. `print` shows a table."""
 
     def __getitem__(self, index: Any) -> Any:
@@ -135,19 +126,15 @@ class Rows(list[Row]):
         return Rows(found) if isinstance(index, slice) else found
 
     def sorted_by(self, *columns: str, descending: bool = True) -> Rows:
-        """The rows in the order of these columns. ValueError for an unknown one."""
-        _known(*columns)
+        """The rows in the order of these columns."""
         return Rows(sorted(self, key=lambda r: [getattr(r, c) for c in columns], reverse=descending))
 
     def filter(self, test: Callable[[Row], bool] | None = None, **columns: Any) -> Rows:
         """The rows for which the test holds, and whose columns have these values; a string matches as a part.
 
-            a.ledger.filter(op="softmax", phase="backward")
-            a.ledger.filter(lambda row: row.zero > 0.01 * row.rounded)
-
-        ValueError for an unknown column.
+        a.ledger.filter(op="softmax", phase="backward")
+        a.ledger.filter(lambda row: row.zero > 0.01 * row.rounded)
         """
-        _known(*columns)
 
         def fits(row: Row, name: str, wanted: Any) -> bool:
             return wanted in getattr(row, name) if isinstance(wanted, str) else wanted == getattr(row, name)
@@ -163,54 +150,32 @@ class Rows(list[Row]):
         writer.writerows(row.as_dict() for row in self)
         return out.getvalue()
 
-    def __str__(self) -> str:
-        return self.fitted(None)
+    __repr__ = Told.__str__
 
-    __repr__ = __str__
+    def parts(self) -> list[str]:
+        return [self.told()]
 
-    def _repr_html_(self) -> str:
-        return self.fitted(WIDE)._repr_html_()
-
-    def fitted(self, width: int | None) -> Table:
-        """The table in lines of at most so many characters (None: as many as it takes): without the columns that say
-        least, and with module names cut from the left.
+    def told(self, heads: tuple[str, ...] = HEADS, width: int | None = None) -> Table:
+        """A table of these columns, without that of the policy where one ran alone. width: in characters; the names of
+        modules lose their beginning where they do not fit.
         """
-        policy = ("policy",) if len({row.policy for row in self}) > 1 else ()
-        dtypes = ("read", "accumulated", "written")
-        heads = ("module", "op", "phase", "kind", *policy, *dtypes, "calls", *COUNTS, "where", "caller")
-        rows, spare = [heads], [name for name in LEAST if name in heads]
-        rows += [tuple(_text(getattr(row, name)) for name in heads) for row in self]
-        if width is not None:
-            while spare and width_of(rows) > width:
-                at = rows[0].index(spare.pop(0))
-                rows = [(*row[:at], *row[at + 1 :]) for row in rows]
-            rows = narrowed(rows, width)
-        return table(rows, left=[i for i, name in enumerate(rows[0]) if name not in NUMBERS], most=None)
+        if len({row.policy for row in self}) < 2:
+            heads = tuple([name for name in heads if name != "policy"])
+        rows = [heads, *[tuple([_text(getattr(row, name)) for name in heads]) for row in self]]
+        rows = rows if width is None else narrowed(rows, width)
+        return table(rows, left=[i for i, name in enumerate(heads) if name not in NUMBERS], most=None)
 
     def draw(self, axes: Any) -> None:
         """Bars: the shares that became infinite, zero and subnormal, of the ten worst rows (see WORST), and how many
         the worst of those are.
         """
         kinds = {"infinite": "black", "zero": RED, "subnormal": SKY}
-        rows = [row for row in self.sorted_by(*WORST)[:10] if any(getattr(row, name) for name in kinds)][::-1]
-        start = [0.0] * len(rows)
-        for name, color in kinds.items():
-            shares = [100 * getattr(row, name) / row.rounded for row in rows]
-            bars = axes.barh(range(len(rows)), shares, left=start, color=color, label=name)
-            start = [a + b for a, b in zip(start, shares)]
+        rows = [row for row in self.sorted_by(*WORST)[:10] if any(getattr(row, name) for name in kinds)]
+        shares = {name: ([100 * getattr(row, name) / row.rounded for row in rows], kinds[name]) for name in kinds}
         counts = [next(f"{numbers.count(n)} {name}" for name in kinds if (n := getattr(row, name))) for row in rows]
-        axes.bar_label(bars, counts, padding=4, fontsize=8)  # a share may be too small to be seen
-        labels = [" ".join(dict.fromkeys((row.module, row.op, row.phase))).strip() for row in rows]  # "cast" only once
-        axes.set_yticks(range(len(rows)), labels)
+        bars(axes, list(map(str, rows)), shares, counts)  # a share may be too small to be seen
         axes.set(xlabel="share of what was rounded there, %", title="What roundings lost")
-        axes.set_xlim(0, 1.6 * max(start, default=1.0))  # room for the counts
-        axes.legend(loc="upper center", bbox_to_anchor=(0.3, -0.15), ncols=3, fontsize=8, frameon=False)
-
-
-def _known(*columns: str) -> None:
-    for column in columns:
-        if column not in COLUMNS:
-            raise ValueError(f"ledger: no column {column!r}; there are {', '.join(COLUMNS)}")
+        axes.margins(x=0.6)  # room for the counts
 
 
 def _text(value: Any) -> str:
@@ -259,10 +224,7 @@ class Ledger(Instrument):
         row.where = place.where
         row.calls += 1
         row.elements += sum(values_of(y).size for y in outputs if hasattr(values_of(y), "dtype"))
-        for x in inputs:
-            row.read = _with(row.read, _floating(x))
-        for y in outputs:
-            row.written = _with(row.written, _floating(y))
+        row.read, row.written = _with(row.read, *map(_floating, inputs)), _with(row.written, *map(_floating, outputs))
         if place.kind is not MOVEMENT and row.read != "-":
             row.computed = "float64" if "float64" in row.read else "float32"
 
@@ -285,8 +247,8 @@ class Ledger(Instrument):
         policy = current_policy().name
         key = place.module, place.op, place.phase, place.caller, policy
         if (row := self._rows.get(key)) is None:
-            kind, source = (place.kind.name, place.kind.source) if place.kind else ("-", "-")
-            row = self._rows[key] = Row(*key[:3], kind, place.caller, place.where, source, policy)
+            kind = (place.kind.name, place.kind.source) if place.kind else ("-", "-")
+            row = self._rows[key] = Row.place(place, *kind, policy)
         return row
 
 
@@ -295,7 +257,6 @@ def _floating(x: Any) -> str:
     return str(x.dtype) if hasattr(x, "dtype") and x.dtype in FLOATING else "-"
 
 
-def _with(names: str, name: str) -> str:
-    if name == "-" or name in names.split(", "):
-        return names
-    return name if names == "-" else f"{names}, {name}"
+def _with(names: str, *more: str) -> str:
+    known = [name for name in dict.fromkeys((*names.split(", "), *more)) if name != "-"]
+    return ", ".join(known) or "-"

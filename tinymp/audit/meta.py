@@ -4,8 +4,8 @@ runs on them computes only shapes, in the time that Python takes, for a model of
     with mp.device("meta"):
         model = models.GPT()  # 124 million parameters
 
-All arrays share one mapping of pages that cannot be written and are never touched; views and copies are made as by
-NumPy. Results whose size depends on values are as large as they can be.
+All arrays share one mapping of pages that cannot be written and are never touched; views are made as by NumPy, and
+copies lie in the order of their axes. Results whose size depends on values are as large as they can be.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,7 @@ from ..dtypes import HALVES
 
 Array = Any
 _F16, _F32, _F64, _INT, _BOOL = (np.dtype(d) for d in (np.float16, np.float32, np.float64, np.int64, np.bool_))
-_NOTHING = np.zeros((), "V0")
+_NOTHING = np.zeros((), "V0")  # copies of it take no memory
 _pages: Any = None  # the map, as bytes
 
 
@@ -74,8 +75,7 @@ class MetaArray(np.ndarray):
         if not any(isinstance(p, (list, np.ndarray)) for p in parts):
             return super().__getitem__(index if index != () else ...)
         parts = tuple(part for p in parts for part in (p.nonzero() if getattr(p, "dtype", None) == _BOOL else (p,)))
-        shape = _hollow(self)[parts].shape
-        return _ordered(shape, self.dtype, _order_of(np.zeros((2,) * self.ndim)[tuple(map(_small, parts))]))
+        return empty(np.broadcast_to(_NOTHING, self.shape)[parts].shape, self.dtype)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         pass
@@ -122,44 +122,11 @@ def empty(shape: Any, dtype: Any = float, order: Any = "C") -> Array:
 
 
 def empty_like(x: Array, dtype: Any = None, shape: Any = None, **_: Any) -> Array:
-    dtype = x.dtype if dtype is None else dtype
-    if shape is not None and tuple(np.atleast_1d(shape)) != x.shape:
-        return empty(shape, dtype)
-    return _ordered(x.shape, dtype, _order_of(x))
-
-
-def _ordered(shape: Sequence[int], dtype: Any, order: list[int]) -> Array:
-    """One whose axes lie in memory in this order, the innermost last."""
-    y = empty([shape[a] for a in order], dtype)
-    if order != sorted(order):
-        y = y.transpose(np.argsort(order))
-        y._owner = None
-    return y
-
-
-def _hollow(x: Array) -> Array:
-    """An array of NumPy's with the shape of x, whose elements and copies take no memory."""
-    return np.broadcast_to(_NOTHING, x.shape)
+    return empty(x.shape if shape is None else shape, x.dtype if dtype is None else dtype)
 
 
 def _elementwise(dtype: Any, *operands: Any) -> Array:
-    """The result of an elementwise function of the operands, its axes in the order that NumPy would choose."""
-    arrays = [x for x in operands if hasattr(x, "strides")]
-    small = [np.asarray(x)[(slice(2),) * x.ndim] for x in arrays]
-    flags: list[Any] = [*[["readonly"]] * len(small), ["writeonly", "allocate"]]
-    order = np.nditer([*small, None], ["zerosize_ok"], flags, op_dtypes=[*[None] * len(small), _BOOL]).operands[-1]
-    return _ordered(np.broadcast_shapes(*[x.shape for x in arrays]), dtype, _order_of(order))
-
-
-def _order_of(x: Array) -> list[int]:
-    return sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
-
-
-def _small(part: Any) -> Any:
-    """A part of an index, of an array whose axes have two elements: it tells the order of axes in the result."""
-    if isinstance(part, (list, np.ndarray)):
-        return np.zeros((2,) * np.ndim(part), int)
-    return slice(None) if isinstance(part, slice) else 0 if hasattr(part, "__index__") else part
+    return empty(np.broadcast_shapes(*[np.shape(x) for x in operands]), dtype)
 
 
 def _called(ufunc: Any, inputs: tuple, dtype: Any) -> Any:
@@ -200,40 +167,26 @@ def _contiguous(x: Array, dtype: Any = None) -> Array:
     return x if x.flags.c_contiguous and x.ndim else empty(x.shape or (1,), x.dtype)
 
 
-def _concatenated(arrays: Sequence[Array], axis: int = 0, dtype: Any = None) -> Array:
-    first, axis = arrays[0], axis % arrays[0].ndim
-    shape = [sum(x.shape[a] for x in arrays) if a == axis else n for a, n in enumerate(first.shape)]
-    return _ordered(shape, dtype or np.result_type(*[x.dtype for x in arrays]), _order_of(first))
-
-
-def _stacked(arrays: Sequence[Array], axis: int = 0) -> Array:
-    shape = list(np.broadcast_shapes(*[x.shape for x in arrays]))
-    shape.insert(axis % (len(shape) + 1), len(arrays))
-    return empty(shape, np.result_type(*[x.dtype for x in arrays]))
-
-
-def _padded(x: Array, width: Any, **_: Any) -> Array:
-    widths = np.broadcast_to(np.asarray(width), (x.ndim, 2))
-    return empty([n + int(before + after) for n, (before, after) in zip(x.shape, widths)], x.dtype)
-
-
-def _strided(x: Array, shape: Any, strides: Any, **_: Any) -> Array:
-    view = np.ndarray.__new__(MetaArray, tuple(shape), x.dtype, _pages, 0, tuple(strides))
-    view._owner = x if x.base is None else x.base
-    return view
-
-
 def _broadcast(x: Array, shape: Any) -> Array:
     steps = [s if n == m else 0 for s, n, m in zip(x.strides, x.shape, shape[len(shape) - x.ndim :])]
     return _strided(x, shape, [0] * (len(shape) - x.ndim) + steps)
 
 
-def _taken(x: Array, index: Any, axis: int | None = None, **_: Any) -> Array:
-    return empty(np.take(_hollow(x), np.asarray(index), axis).shape, x.dtype)
+_strided = partial(np.lib.stride_tricks.as_strided, subok=True)
 
 
-def _along_axis(x: Array, index: Array, axis: int) -> Array:
-    return empty([index.shape[a] if a == axis % x.ndim else n for a, n in enumerate(x.shape)], x.dtype)
+def _as_numpy(function: Callable) -> Callable:
+    """As a function of NumPy, whose result has the shape of that for elements that take no memory."""
+
+    def call(arrays: Any, *args: Any, dtype: Any = None, **options: Any) -> Array:
+        several = isinstance(arrays, (list, tuple))
+        some = arrays if several else [arrays]
+        hollow = [np.broadcast_to(_NOTHING, x.shape) for x in some]
+        args = tuple(np.asarray(a) if isinstance(a, MetaArray) else a for a in args)  # indices, all of them 0
+        shape = function(hollow if several else hollow[0], *args, **options).shape
+        return empty(shape, dtype or np.result_type(*[x.dtype for x in some]))
+
+    return call
 
 
 _FUNCTIONS: dict[str, Callable] = {
@@ -249,12 +202,8 @@ _FUNCTIONS: dict[str, Callable] = {
     "ones_like": empty_like,
     "full_like": lambda x, value, dtype=None, shape=None, **_: empty_like(x, dtype, shape),
     "ix_": lambda *x: tuple(x[i].reshape([-1 if a == i else 1 for a in range(len(x))]) for i in range(len(x))),
-    "concatenate": _concatenated,
-    "stack": _stacked,
-    "pad": _padded,
+    **{f.__name__: _as_numpy(f) for f in (np.concatenate, np.stack, np.pad, np.take, np.take_along_axis)},
     "broadcast_to": _broadcast,
-    "take": _taken,
-    "take_along_axis": _along_axis,
     "put_along_axis": lambda *_: None,
     "copyto": lambda *_, **__: None,
     "sort": lambda x, *_, **__: empty_like(x),
@@ -309,8 +258,7 @@ class Meta(Device):
         return empty_like(x, dtype)
 
     def cast_stochastic(self, x: Array) -> Array:
-        """x in FP16, ordered like a ufunc's result of x and as many random numbers."""
-        return _elementwise(_F16, x, empty(x.shape))
+        return empty_like(x, _F16)
 
     def gemm(self, a: Array, b: Array, bias: Any = None, tf32: bool = False, rounded: bool = False) -> Array:
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])

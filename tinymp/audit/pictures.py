@@ -10,25 +10,18 @@ from functools import partial
 from typing import Any
 
 from ..backend.extras import hint
-from .exponents import Histogram, draw
-from .histograms import GRADIENTS, ROLES, SCALES, Exponents
-from .ledger import WORST
+from .exponents import Histogram, Lost, draw
+from .histograms import ACTIVATION_GRADIENT, GRADIENTS, ROLES, SCALES, Exponents
+from .ledger import LOST
 from .sampling import BLUE, GREEN, PINK, RED, SKY
 
 MOST = 3  # tensors of a role whose histograms are shown
 COLUMNS = 3
 SIZE = 4.6, 3.0  # inches of a panel: on a phone its letters can be read
 STYLE: Any = {
-    "svg.fonttype": "none",
-    "font.size": 8.5,
-    "axes.titlesize": 9.5,
-    "axes.titleweight": "bold",
+    **{"svg.fonttype": "none", "font.size": 8.5, "axes.titlesize": 9.5, "axes.titleweight": "bold"},
+    **{"axes.spines.top": False, "axes.spines.right": False, "legend.fontsize": 8, "legend.frameon": False},
     "axes.prop_cycle": f"cycler('color', {[BLUE, RED, GREEN, PINK, SKY]})",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
-    "lines.linewidth": 1.2,
 }
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 Panel = Callable[[Any], Any]  # draws on axes
@@ -36,20 +29,20 @@ Panel = Callable[[Any], Any]  # draws on axes
 
 def panels(audit: Any) -> dict[str, list[Panel]]:
     """What there is to draw of an Audit, by the names of its figures; empty lists where nothing was seen."""
-    seen, scale, shadow = audit.histograms, audit.scale, audit.shadow
-    tensors = [tensor for role in ROLES for tensor in seen.worst(role, MOST)]
-    found: list[tuple[str, list[Panel], Any]] = [
-        ("ledger", [audit.ledger.draw], any(getattr(row, name) for row in audit.ledger for name in WORST[:3])),
-        ("exponents", [partial(_exponents, tensor) for tensor in tensors], tensors),
-        ("scales", [partial(_lost, seen, role) for role in GRADIENTS if seen.worst(role, 1)], True),
-        ("loss", [partial(_loss, scale.losses)], scale.losses),
-        ("scale", [scale.draw], scale.history or scale.causes),
-        ("updates", [audit.updates.draw], audit.updates.rows),
-        ("bytes", [audit.bytes.draw], audit.bytes.ratio == audit.bytes.ratio),
-        ("products", [audit.products.draw], audit.products.rows),
-        ("shadow", [] if shadow is None else [shadow.draw], shadow and shadow.rows),
-    ]
-    return {name: drawn if there else [] for name, drawn, there in found}
+    seen, shadow = audit.histograms, audit.shadow
+    found = {
+        "ledger": (audit.ledger, any(getattr(row, name) for row in audit.ledger for name in LOST)),
+        "scale": (audit.scale, audit.scale.history or audit.scale.causes),
+        "updates": (audit.updates, audit.updates.rows),
+        "bytes": (audit.bytes, audit.bytes.by_policy),
+        "products": (audit.products, audit.products.rows),
+        "shadow": (shadow, shadow and shadow.rows),
+    }
+    return {
+        **{name: [one.draw] if there else [] for name, (one, there) in found.items()},
+        "exponents": [partial(_exponents, tensor) for role in ROLES for tensor in seen.worst(role, MOST)],
+        "scales": [partial(_lost, seen, role) for role in GRADIENTS if seen.worst(role, 1)],
+    }
 
 
 def figure(audit: Any, name: str) -> Any:
@@ -90,27 +83,17 @@ def svg(figure: Any) -> str:
 
 
 def _exponents(tensor: Histogram, axes: Any) -> None:
-    draw(axes, [tensor], f"{tensor.name}, {tensor.role}" if tensor.role != "activation gradient" else tensor.name)
+    draw(axes, [tensor], tensor.name + f", {tensor.role}" * (tensor.role != ACTIVATION_GRADIENT))
 
 
 def _lost(exponents: Exponents, role: str, axes: Any) -> None:
     """What share of the gradients would be zero, subnormal and infinite at each loss scale."""
-    shares = [exponents.share_lost(role, s) for s in SCALES]
-    for kind, color, style in (("zero", "0.4", "-"), ("subnormal", PINK, "--"), ("overflow", RED, ":")):
-        axes.plot(SCALES, [100 * getattr(s, kind) for s in shares], style, color=color, label=kind)
+    shares = zip(*[exponents.share_lost(role, s) for s in SCALES])
+    for lost, kind, color, style in zip(shares, Lost._fields, ("0.4", PINK, RED), ("-", "--", ":")):
+        axes.plot(SCALES, [100 * share for share in lost], style, color=color, label=kind)
     for at, name, style in ((exponents.scale_of(role), "used", "-"), (exponents.best_scale(), "best", "--")):
         if at:
             axes.axvline(at, color=BLUE, linestyle=style, linewidth=0.8, label=name)
     axes.set_xscale("log", base=2)
     axes.set(xlabel="loss scale", ylabel="share of what is not 0, %", title=f"{role.capitalize()}s, by loss scale")
-    axes.legend()
-
-
-def _loss(losses: dict[str, dict[int, float]], axes: Any) -> None:
-    finite = {name: {i: v for i, v in kept.items() if math.isfinite(v)} for name, kept in losses.items()}
-    for name, kept in finite.items():
-        axes.plot(list(kept), list(kept.values()), label=name)
-    values = [v for kept in finite.values() for v in kept.values()] or [0.0]
-    axes.set(xlabel="iteration", ylabel="loss", yscale="log" if 0 < 10 * min(values) < max(values) else "linear")
-    axes.set_title("Loss")
     axes.legend()

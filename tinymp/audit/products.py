@@ -17,7 +17,7 @@ from ..gradients import values_of
 from ..ops.conv import Conv2d, ConvTranspose2d
 from ..precision import current_policy
 from .listener import At, Instrument, Place
-from .sampling import BLUE, RED, Told, table
+from .sampling import BLUE, RED, Told, bars, table
 
 MULTIPLE = 8  # FP16 dimensions should be multiples of it (NVG section 2.2)
 
@@ -62,23 +62,22 @@ class Product(At):
         return self.dtype in HALF and not self.misaligned
 
     @property
-    def padded(self) -> list[int]:
-        """m, n and k with every length padded to the next multiple of 8."""
-        factors = {name: (-(-s // MULTIPLE) * MULTIPLE, max(s, 1)) for name, s in self.lengths.items()}
-        return [getattr(self, name) * to // length for name in "mnk" for to, length in [factors.get(name, (1, 1))]]
-
-    @property
     def padding_cost(self) -> float:
-        return prod(self.padded) / (self.m * self.n * self.k) - 1 if self.flops else 0.0
+        """How many more operations it takes with every length padded to the next multiple of 8, as a share."""
+        return prod(-(-s // MULTIPLE) * MULTIPLE / s for s in self.lengths.values() if s) - 1
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        computed = ("flops", "misaligned", "eligible", "padded", "padding_cost")
-        return vars(self) | {name: getattr(self, name) for name in computed}
+        return vars(self) | {name: getattr(self, name) for name in ("flops", "misaligned", "eligible", "padding_cost")}
 
 
 class Products(Told, Instrument):
-    """Lists every matrix product."""
+    """Lists every matrix product.
+
+    rows               all products (`Product`), the most operations first
+    flops              multiplications and additions of all products
+    tensor_core_share  the share of them that is in products which Tensor Cores take; 0 without any
+    """
 
     def __init__(self) -> None:
         self._rows: dict[tuple, Product] = {}
@@ -120,53 +119,46 @@ class Products(Told, Instrument):
 
     # ---- what was found
 
-    @property
-    def rows(self) -> list[Product]:
-        """All products, the most operations first."""
-        return sorted(self._rows.values(), key=lambda row: -row.flops)
-
-    @property
-    def flops(self) -> int:
-        """Multiplications and additions of all products."""
-        return sum(row.flops for row in self.rows)
-
-    @property
-    def tensor_core_share(self) -> float:
-        """The share of all operations that are in products which Tensor Cores take; 0 without any."""
-        return sum(row.flops for row in self.rows if row.eligible) / max(self.flops, 1)
+    rows = property(lambda self: sorted(self._rows.values(), key=lambda row: -row.flops))
+    flops = property(lambda self: sum(row.flops for row in self.rows))
+    tensor_core_share = property(lambda self: sum(r.flops for r in self.rows if r.eligible) / max(self.flops, 1))
 
     def as_dict(self) -> list[dict[str, Any]]:
         """For JSON."""
         return [row.as_dict() for row in self.rows]
 
-    def _summary(self) -> str:
-        if not self._rows:
-            return "no matrix product was seen"
-        odd = any(row.misaligned and row.dtype in HALF for row in self.rows)
-        newer = "; cuBLAS 11 and later runs sizes that are no multiples of 8 there as well, less efficiently" * odd
-        return f"{self.tensor_core_share:.1%} of the operations of matrix products can run on Tensor Cores{newer}"
-
     def parts(self) -> list[str]:
         if not self._rows:
-            return [self._summary()]
+            return ["no matrix product was seen"]
+        odd = any(row.misaligned and row.dtype in HALF for row in self.rows)
+        newer = "; cuBLAS 11 and later runs sizes that are no multiples of 8 there as well, less efficiently" * odd
         cells = [("of all", "batch x m x n x k", "calls", "dtype", "not of 8", "padded", "module", "op", "phase")]
         every = max(self.flops, 1)
         for row in self.rows:
-            share = f"{row.flops / every:.1%}"
             size = " x ".join(map(str, (row.batch, row.m, row.n, row.k)))
             cost = f"+{row.padding_cost:.1%}" * bool(row.misaligned)
-            cells.append((share, size, str(row.calls), row.dtype, row.odd, cost, row.module, row.op, row.phase))
-        return [self._summary(), table(cells, left=range(len(cells[0])), ruled=False)]
+            cells.append(
+                (
+                    f"{row.flops / every:.1%}",
+                    size,
+                    str(row.calls),
+                    row.dtype,
+                    row.odd,
+                    cost,
+                    row.module,
+                    row.op,
+                    row.phase,
+                )
+            )
+        said = f"{self.tensor_core_share:.1%} of the operations of matrix products can run on Tensor Cores{newer}"
+        return [said, table(cells, left=range(len(cells[0])), ruled=False)]
 
     def draw(self, axes: Any) -> None:
         """Bars: the share of all operations in each of the 12 largest products; which are misaligned, and in what."""
-        rows, every = self.rows[:12][::-1], max(self.flops, 1)
-        shares = [100 * row.flops / every for row in rows]
-        colors = [RED if row.misaligned else BLUE for row in rows]
-        bars = axes.barh(range(len(rows)), shares, color=colors)
-        axes.bar_label(bars, [row.odd for row in rows], padding=4, color=RED)
+        rows, every = self.rows[:12], max(self.flops, 1)
         names = [f"{row.module} {row.op} {row.phase}: {row.m} × {row.n} × {row.k}".strip() for row in rows]
-        axes.set_yticks(range(len(rows)), names)
+        shares = [100 * row.flops / every for row in rows]
+        bars(axes, names, {"": (shares, [RED if row.misaligned else BLUE for row in rows])}, [row.odd for row in rows])
         axes.set(xlabel="share of all operations, %; orange: no multiple of 8", title="The largest products")
 
 

@@ -1,11 +1,10 @@
-"""What instruments share: sparse rows once each, versions, tables, and colours."""
+"""What instruments share: values by tensor, sparse rows once each, tables, bars and colours."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Iterable, Sequence
-from functools import partial
+from collections.abc import Container, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, ref
@@ -17,11 +16,10 @@ from ..autograd import Op, Variable
 from ..dtypes import FLOATING
 from ..gradients import values_of
 from ..precision import widen
-from .numbers import SPACE
 
 # Colours that colour-blind readers can tell apart
 BLUE, SKY, RED, GREEN, PINK = "#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7"
-FIRST, MOST = 20, 1000  # rows of a table as HTML: those shown at first, and those below a fold
+MOST = 1000  # rows of a table as HTML
 
 
 T = TypeVar("T")
@@ -39,7 +37,8 @@ class ByTensor(Generic[T]):
         """Keep a value for an array, or for the i-th result of an op."""
         x = values_of(x)
         if not isinstance(x, np.generic):
-            self._arrays[id(x)] = ref(x, partial(_forget, self._arrays, id(x))), version, value
+            arrays, key = self._arrays, id(x)
+            arrays[key] = ref(x, lambda _: arrays.pop(key, None)), version, value
         elif op is not None:
             self._scalars.setdefault(op, {})[i] = value
 
@@ -52,11 +51,6 @@ class ByTensor(Generic[T]):
     def of(self, x: Variable) -> T | None:
         of_scalar = self._scalars.get(x.grad_fn, {}) if x.grad_fn is not None else {}
         return of_scalar[x.output_nr] if x.output_nr in of_scalar else self.of_array(x.array, x.version)
-
-
-def _forget(arrays: dict, key: int, array: ref) -> None:
-    if key in arrays and arrays[key][0] is array:
-        del arrays[key]
 
 
 def array_in(x: Any) -> Any:
@@ -91,15 +85,15 @@ def version_of_result(y: Any, args: tuple) -> int:
     return seen[0] if seen else 0
 
 
-def width_of(rows: Sequence[tuple[str, ...]]) -> int:
-    return sum(max(map(len, column)) + 2 for column in zip(*rows)) - 2
+# ------------------------------------------------------------------------------------------------------ tables and bars
 
 
-def narrowed(rows: list[tuple[str, ...]], width: int, give: int = 0, middle: bool = False) -> list[tuple[str, ...]]:
+def narrowed(rows: Sequence[tuple[str, ...]], width: int, give: int = 0, middle: bool = False) -> list[tuple[str, ...]]:
     """Rows whose `table` is no wider than that: the names in the column `give` lose their beginning, or their middle,
     down to 8 characters.
     """
-    room = max(width - width_of(rows) + max(len(row[give]) for row in rows), 8)
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    room = max(width - sum(widths) - 2 * len(widths) + 2 + widths[give], 8)
     head = room // 3 if middle else 0
 
     def cut(text: str) -> str:
@@ -115,18 +109,14 @@ class Table(str):
     left: Container[int]
 
     def _repr_html_(self) -> str:
-        head, *rows = self.cells
-        rest = f"<details><summary>{len(rows) - FIRST:,} more</summary>{self._html(head, rows[FIRST:MOST])}</details>"
-        return self._html(head, rows[:FIRST]) + rest * (len(rows) > FIRST)
-
-    def _html(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         def line(cells: Sequence[str], tag: str) -> str:
             sides = ["left" if i in self.left else "right" for i in range(len(cells))]
-            made = [f"<{tag} style='text-align: {s}'>{breakable(c)}</{tag}>" for s, c in zip(sides, cells)]
-            return f"<tr>{''.join(made)}</tr>"
+            return "".join(f"<{tag} style='text-align: {s}'>{breakable(c)}</{tag}>" for s, c in zip(sides, cells))
 
-        body = "".join(line(row, "td") for row in rows)
-        return f"<div class='scroll'><table><thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table></div>"
+        head, *rows = self.cells
+        body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows[:MOST])
+        table = f"<table><thead><tr>{line(head, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<div class='scroll' style='max-height: 40em; overflow: auto'>{table}</div>"
 
 
 def table(
@@ -135,7 +125,7 @@ def table(
     """Rows of cells below each other, the first as their heads. left: the columns aligned to the left; most: rows
     shown as text, None for all; ruled: with a line below the heads.
     """
-    shown = [[cell.replace(SPACE, " ") for cell in row] for row in rows[: None if most is None else most + 1]]
+    shown = rows[: None if most is None else most + 1]
     widths = [max(map(len, column)) for column in zip(*shown)]
     lines = [
         "  ".join(c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
@@ -169,3 +159,18 @@ def html(parts: Iterable[str]) -> str:
 def breakable(text: str) -> str:
     """Text as HTML, in which long names may go on in another line behind their dots."""
     return re.sub(r"(?<=\w)([.])(?!py\b)(?=[A-Za-z_])", r"\1<wbr>", escape(text))
+
+
+def bars(axes: Any, names: Sequence[str], series: Mapping[str, tuple[Any, Any]], notes: Any = ()) -> None:
+    """Horizontal bars on matplotlib's axes, the first name on top. series: {label: (lengths, colour or colours)}, end
+    to end; notes: a text behind each bar.
+    """
+    places, start = range(len(names))[::-1], [0.0] * len(names)
+    for label, (lengths, color) in series.items():
+        drawn = axes.barh(places, lengths, left=start, color=color, label=label)
+        start = [a + b for a, b in zip(start, lengths)]
+    if notes:
+        axes.bar_label(drawn, notes, padding=4, fontsize=8)
+    axes.set_yticks(places, names)
+    if len(series) > 1:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.15), ncols=3, fontsize=8, frameon=False)

@@ -1,30 +1,31 @@
 """The history of the loss scale, and why steps were skipped: found by running the backward pass again.
 
 A pass that left an infinity or NaN in the gradient of a weight is kept until the next iteration. If the step is
-skipped, it runs again with the same saved arrays: with the loss scale S as it was, to see where it overflows; at S = 1,
-to see whether it does so without scaling, too; and at the S that would have fitted.
+skipped, it runs again with the same saved arrays: with the loss scale S as it was, to see where it overflows; at the
+smallest S, to see whether any scale would do; and at ever smaller ones, up to that which would have fitted.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from .. import backend
 from ..autograd import Op
-from ..dtypes import FP16_OVERFLOW
 from ..events import here
 from ..optim.optimizer import Optimizer
 from ..optim.result import StepResult
-from ..optim.scaler import MIN_SCALE, SEE, LossScaler, NoLossScaler, ScaleLoss
+from ..optim.scaler import MIN_SCALE, SEE, NoLossScaler, ScaleLoss
 from ..parameter import Parameter
 from ..precision import current_policy
 from ..tensor import Tensor
-from .listener import PLACE, Instrument, Place, begins_backward
+from .listener import PLACE, Instrument, Place
 from .replay import Pass, Replay, overflowed
 from .sampling import Told, nonfinite
+
+SHOWN = 20  # causes in the text
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Cause:
     """Why a step was skipped.
 
     cause          "loss scale too high", "backward overflow" (whatever the scale), "forward overflow", "not finite in
-                   the forward pass" (such as log(0)), "input not finite", "gradients changed" or "unknown"
+                   the forward pass" (such as log(0)), "input not finite" or "unknown"
     value          the finite number that became infinite when it was rounded; None where none did
     largest_scale  the largest power of two that would have fitted; None unless the scale was too high
     text           all of it in a sentence
@@ -53,33 +54,17 @@ class Cause:
 
 
 class Event(NamedTuple):
-    """An op of a forward pass whose results are not finite: `value` was rounded to infinity, or else `what` arose."""
+    """An op of a forward pass whose results are not finite: what it would be the `cause` of; see `Cause`."""
 
     place: Place
-    value: float | None
-    what: str
-    argument: str = ""  # which one held it already
-
-
-@dataclass(eq=False)
-class Line:
-    """The loss scale S of one scaler. `points`: (iteration, S) where S changed, and of the last one before a change."""
-
-    caller: str  # that first had a loss scaled by it
-    points: list[tuple[int, float]] = field(default_factory=list)
-
-    def add(self, iteration: int, scale: float) -> None:
-        if len(self.points) > 1 and self.points[-1][1] == self.points[-2][1] == scale:
-            self.points.pop()  # of a plateau only the ends are kept
-        if self.points[-1:] != [(iteration, scale)]:  # equal for a GAN's second loss, for example
-            self.points.append((iteration, scale))
+    cause: str
+    why: str
+    value: float | None = None
 
 
 class Scales(Told, Instrument):
     """Keeps the loss scales that were used, and explains every skipped step. A NoLossScaler uses none.
 
-    losses   {policy and the loss's line in your program: {iteration: loss}}, without the loss scale, of at most 400
-             evenly spaced iterations
     history  (iteration, S) of all scalers, in order: where S changed, and the last before a change
     skipped  the iterations without an update, of any optimizer
     causes   for each skipped step a `Cause`
@@ -88,14 +73,13 @@ class Scales(Told, Instrument):
 
     def __init__(self) -> None:
         self.causes: list[Cause] = []
-        self._lines: list[Line] = []  # one per scaler
-        self._line_of: weakref.WeakKeyDictionary[LossScaler, Line] = weakref.WeakKeyDictionary()
-        self._since: dict[Line, float] = {}  # the scales of losses since the last step
+        # By the line that has a loss scaled: (iteration, S) where S changed, and before that; S since the last step
+        self._points: dict[str, list[tuple[int, float]]] = {}
+        self._since: dict[str, float] = {}
         self._scaled: weakref.WeakKeyDictionary[Op, tuple[float, bool]] = weakref.WeakKeyDictionary()  # S, bad loss?
         self._overflow: tuple[Place, float] | None = None  # the first within the op that is running
         self._current: Pass | None = None
         self._stepped = False
-        self._losses: dict[str, dict[int, float]] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -103,7 +87,6 @@ class Scales(Told, Instrument):
         self._events: weakref.WeakKeyDictionary[Op, Event] = weakref.WeakKeyDictionary()
         self.first: Event | None = None
         self._input: Event | None = None
-        self._seen = False  # a backward pass
 
     # ---- what happens
 
@@ -116,14 +99,7 @@ class Scales(Told, Instrument):
         if place.phase == "forward":
             self._forward(place, op, inputs, outputs)
         else:
-            if begins_backward(op) and self.listener.loss:
-                kept = self._losses.setdefault(f"{current_policy().name}, {place.caller}", {})
-                kept[self.listener.iteration] = self.listener.loss[0]
             self._backward(op)
-
-    @property
-    def losses(self) -> dict[str, dict[int, float]]:
-        return {name: dict([*kept.items()][:: -(-len(kept) // 400)]) for name, kept in self._losses.items()}
 
     def _forward(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         self._end_pass()
@@ -132,22 +108,22 @@ class Scales(Told, Instrument):
             self._begin()
         if op.loss_scale is not None:
             self._scaled[op] = float(op.loss_scale), any(map(nonfinite, inputs))
-            if isinstance(op, ScaleLoss) and not isinstance(scaler := op.options["scaler"], NoLossScaler):
-                self._since[self._line_of.setdefault(scaler, Line(place.caller))] = self._scaled[op][0]
+            if isinstance(op, ScaleLoss) and not isinstance(op.options["scaler"], NoLossScaler):
+                self._since[place.caller] = self._scaled[op][0]
         overflow, self._overflow = self._overflow, None
         if overflow is not None:
-            event = Event(*overflow, "an infinity")
+            why = f"{_became(overflow[1])}; no loss scale cures that"
+            event = Event(overflow[0], "forward overflow", why, overflow[1])
         elif not any(map(nonfinite, outputs)):
             return
         elif not any(map(nonfinite, inputs)):
             nan = any(backend.of(y).xp.isnan(y).any() for y in outputs if nonfinite(y))
-            event = Event(place, None, "a NaN" if nan else "an infinity")
+            why = f"{'a NaN' if nan else 'an infinity'} from finite arguments"
+            event = Event(place, "not finite in the forward pass", why)
         else:
-            arrays = [i for i, x in enumerate(inputs) if hasattr(x, "dtype") and nonfinite(x)]
-            if arrays and self._input is None:
-                x = inputs[arrays[0]]
-                own = f"parameter {self.listener.name_of(x)}" if isinstance(x, Parameter) else ""
-                self._input = Event(place, None, "infinities or NaNs", own or f"argument `{op.name_of(arrays[0])}`")
+            i, x = next(((i, x) for i, x in enumerate(inputs) if hasattr(x, "dtype") and nonfinite(x)), (0, None))
+            own = f"parameter {self.listener.name_of(x)}" if isinstance(x, Parameter) else f"argument `{op.name_of(i)}`"
+            self._input = self._input or Event(place, "input not finite", f"{own} holds infinities or NaNs already")
             return
         self._events[op] = event
         self.first = self.first or event
@@ -156,7 +132,7 @@ class Scales(Told, Instrument):
         if self._current is None or self._current.run is not here.backward:
             self._end_pass()
             self._current = Pass(here.backward, current_policy())
-        p, self._seen = self._current, True
+        p = self._current
         p.ops[op] = op.saved, op.statistics
         if op in self._scaled:
             p.scale, bad_loss = self._scaled[op]
@@ -175,13 +151,17 @@ class Scales(Told, Instrument):
         self._end_pass()
         self._stepped = True
         iteration = self.listener.iteration
-        for line, scale in self._since.items():
-            if not line.points:
-                self._lines.append(line)
-            line.add(iteration, scale)
+        for caller, scale in self._since.items():
+            points = self._points.setdefault(caller, [])
+            if len(points) > 1 and points[-1][1] == points[-2][1] == scale:
+                points.pop()  # of a plateau only the ends are kept
+            if points[-1:] != [(iteration, scale)]:  # equal for a GAN's second loss, for example
+                points.append((iteration, scale))
         scale, self._since = max(self._since.values(), default=1.0), {}
         if result is StepResult.SKIPPED:
-            cause = Cause(iteration, scale, "unknown", text="its backward pass was not seen")
+            cause = Cause(
+                iteration, scale, "unknown", text="the gradients of no backward pass that was seen overflowed"
+            )
             self._explain(cause, {id(p) for p in optimizer.parameters()})
             self.causes.append(cause)
 
@@ -195,8 +175,6 @@ class Scales(Told, Instrument):
     def _explain(self, cause: Cause, wanted: set[int]) -> None:
         passes = [p for p in self._passes if p.bad & wanted or p.bad_loss]
         if not passes:
-            if self._seen:
-                _tell(cause, "gradients changed", None, "the gradients were finite after the backward pass")
             return
         p = passes[0]
         cause.scale = p.scale
@@ -212,51 +190,37 @@ class Scales(Told, Instrument):
         def at(scale: float) -> Replay:
             return Replay(self.listener, p, scale / p.scale, wanted)
 
-        was = at(p.scale)
+        was, least = at(p.scale), at(MIN_SCALE)
         if was.finite:
             _tell(cause, "unknown", was.place, "the backward pass is finite when it is run again")
-            return
-        tried = [s for s in (1.0, MIN_SCALE) if s < p.scale]
-        one, scale = next(((r, s) for s in tried if (r := at(s)).finite), (at(tried[-1]) if tried else was, 1.0))
-        if not one.finite:
-            if any(op in self._events for op in p.ops):
-                self._blame_forward(cause, p)
-                return
-            cause.value = one.value
-            _tell(cause, "backward overflow", one.place, f"{_became(one.value)}, whatever the loss scale")
-            return
-        limit = min(scale * FP16_OVERFLOW / one.largest if one.largest else math.inf, p.scale)
-        mantissa, exponent = math.frexp(limit)  # mantissa in [0.5, 1)
-        best = 2.0 ** (exponent - (1 if mantissa > 0.5 else 2))  # the largest power of two below it
-        while best > scale and not at(best).finite:  # small gradients that are lost at S = 1 may add up here
-            best /= 2
-        while 2 * best < p.scale and at(2 * best).finite:
-            best *= 2
-        cause.value, cause.largest_scale = was.value, best
-        largest = f"at S = {_number(scale)} the largest gradient is {_number(one.largest)}"
-        text = f"{_became(was.value)}; {largest}; up to S = {_number(best)} it fits"
-        _tell(cause, "loss scale too high", was.place, text)
+        elif not least.finite and any(op in self._events for op in p.ops):
+            self._blame_forward(cause, p)
+        elif not least.finite:
+            cause.value = least.value
+            _tell(cause, "backward overflow", least.place, f"{_became(least.value)}, whatever the loss scale")
+        else:
+            best = 2.0 ** (math.ceil(math.log2(p.scale)) - 1)  # the largest power of two below it
+            while not (fits := at(best)).finite:
+                best /= 2
+            cause.value, cause.largest_scale = was.value, best
+            largest = f"at S = 1 the largest gradient is {_number(fits.largest / best)}"
+            text = f"{_became(was.value)}; {largest}; up to S = {_number(best)} it fits"
+            _tell(cause, "loss scale too high", was.place, text)
 
     def _blame_forward(self, cause: Cause, p: Pass) -> None:
         """Name the first op in forward that made an infinity or NaN, if possible one that the loss depends on."""
         behind = sorted([op for op in p.ops if op in self._events], key=lambda op: op.sequence)
         event = self._events[behind[0]] if behind else self.first or self._input
-        if event is None:
-            _tell(cause, "unknown", None, "the loss is not finite, but no op was seen that made it so")
-        elif event.value is not None:
+        if event is not None:
             cause.value = event.value
-            _tell(cause, "forward overflow", event.place, f"{_became(event.value)}; no loss scale cures that")
-        elif event.argument:
-            _tell(cause, "input not finite", event.place, f"{event.argument} holds {event.what} already")
-        else:
-            _tell(cause, "not finite in the forward pass", event.place, f"{event.what} from finite arguments")
+            _tell(cause, event.cause, event.place, event.why)
 
     # ---- what it found
 
     @property
     def history(self) -> list[tuple[int, float]]:
         """(iteration, S) of all scalers, in order: where S changed, and the last before a change."""
-        return sorted({point for line in self._lines for point in line.points})
+        return sorted({point for points in self._points.values() for point in points})
 
     @property
     def skipped(self) -> list[int]:
@@ -264,39 +228,29 @@ class Scales(Told, Instrument):
         return sorted({cause.iteration for cause in self.causes})
 
     def as_dict(self) -> dict[str, Any]:
-        """History, losses, skipped iterations and causes."""
-        return {
-            "history": [list(point) for point in self.history],
-            "losses": {name: [list(point) for point in kept.items()] for name, kept in self.losses.items()},
-            "skipped": self.skipped,
-            "causes": [asdict(cause) for cause in self.causes],
-        }
+        """History, skipped iterations and causes."""
+        own = {"history": self.history, "skipped": self.skipped, "causes": [asdict(cause) for cause in self.causes]}
+        return own | {"iterations": self.listener.iterations}
 
     def parts(self) -> list[str]:
-        ends = [(line.points[0][1], line.points[-1][1]) for line in self._lines]
+        ends = [(points[0][1], points[-1][1]) for points in self._points.values()]
         used = [f"{_number(first)} at first, {_number(last)} at last" for first, last in dict.fromkeys(ends)]
         lines = [f"loss scale: {'; '.join(used) or 'none was used'}"]
         if ends or self.causes:
             lines[0] += f"; {len(self.skipped)} of {self.listener.iterations} iterations skipped"
-        shown = self.causes[:20]
-        lines += [f"iteration {c.iteration}, S = {_number(c.scale)}: {c.text}" for c in shown]
-        more = len(self.causes) - len(shown)
-        return [*lines, *[f"... and {more} more"] * (more > 0)]
+        lines += [f"iteration {c.iteration}, S = {_number(c.scale)}: {c.text}" for c in self.causes[:SHOWN]]
+        return [*lines, *[f"... and {len(self.causes) - SHOWN} more"] * (len(self.causes) > SHOWN)]
 
     def draw(self, axes: Any) -> None:
         """The scale over the iterations on matplotlib's axes, with a cross at each skipped step."""
-        for line in self._lines:
-            start = line.points[0][0]
-            later = f", from iteration {start}" if start else ""
-            axes.step(*zip(*line.points), where="post", label=line.caller + later)
+        for caller, points in self._points.items():
+            axes.step(*zip(*points), where="post", label=caller)
         if self.causes:
             points = [(cause.iteration, cause.scale) for cause in self.causes]
             axes.plot(*zip(*points), "x", color="tab:red", label="skipped")
         axes.set_yscale("log", base=2)
-        axes.set_xlabel("iteration")
-        axes.set_ylabel("loss scale")
-        if self._lines or self.causes:
-            axes.legend()
+        axes.set(xlabel="iteration", ylabel="loss scale")
+        axes.legend()
 
 
 def _became(value: float | None) -> str:

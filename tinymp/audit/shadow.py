@@ -24,7 +24,7 @@ from ..parameter import Parameter
 from ..precision import FP32, reduce, to_dtype, use, widen
 from ..tensor import Tensor
 from .listener import At, Instrument, Place
-from .sampling import BLUE, RED, ByTensor, Told, table, version_of_result
+from .sampling import BLUE, RED, ByTensor, Told, bars, table, version_of_result
 
 
 @dataclass
@@ -58,10 +58,9 @@ BLOCK = 1 << 17  # elements: on a CPU a few FP32 copies of as many stay in the c
 class ShadowRow(At):
     """What one op at one place of its call, in one phase, is off from FP32.
 
-    calls, elements   how often it ran, and how many elements were finite in the run and both shadows
-    nonfinite         how many were not: left out
-    local             `Errors` against the same op in FP32 on the same inputs
-    inherited         `Errors` against the FP32 copy of the run: this op and all before it
+    calls      how often it ran; nonfinite: how many elements were not finite in the run or a shadow, and left out
+    local      `Errors` against the same op in FP32 on the same inputs
+    inherited  `Errors` against the FP32 copy of the run: this op and all before it
     """
 
     calls: int = 0
@@ -69,20 +68,12 @@ class ShadowRow(At):
     local: Errors = field(default_factory=Errors)
     inherited: Errors = field(default_factory=Errors)
 
-    def add(self, y: Array, local: Array, along: Array) -> None:
-        near, far = difference(y, local, along)
-        self.nonfinite += y.size - near.elements
-        self.local.add(near)
-        self.inherited.add(far)
-
-    @property
-    def elements(self) -> int:
-        return self.local.elements
-
     def as_dict(self) -> dict[str, Any]:
         """Its fields, and those of both errors by names such as "local_mean"."""
-        row = {name: getattr(self, name) for name in (*vars(self), "elements") if name not in ("local", "inherited")}
-        return row | {name: attrgetter(name.replace("_", "."))(self) for name in ERRORS}
+        errors = {name: attrgetter(name.replace("_", "."))(self) for name in ERRORS}
+        return (
+            self.site() | {"calls": self.calls, "elements": self.local.elements, "nonfinite": self.nonfinite} | errors
+        )
 
 
 ULP = 2.0**-10  # of FP16, from 2^e to 2^(e + 1), in units of 2^e
@@ -153,6 +144,7 @@ class Shadow(Told, Instrument):
 
     @property
     def rows(self) -> list[ShadowRow]:
+        """In the order in which their ops first ran."""
         return list(self._rows.values())
 
     def worst(self, n: int | None = 10) -> list[ShadowRow]:
@@ -174,16 +166,16 @@ class Shadow(Told, Instrument):
             lines.append(f"{nonfinite:,} infinities and NaNs are left out, the first in {first} ({first.caller})")
         return lines
 
-    def draw(self, axes: Any, n: int = 10) -> None:
-        """The worst ops as horizontal bars on matplotlib's axes: the means of both errors."""
-        worst = self.worst(n)[::-1]
-        places = np.arange(len(worst))
-        axes.barh(places + 0.2, [row.inherited.mean for row in worst], 0.4, label="inherited", color=RED)
-        axes.barh(places - 0.2, [row.local.mean for row in worst], 0.4, label="local", color=BLUE)
-        axes.set_yticks(places, [str(row) for row in worst])
+    def draw(self, axes: Any) -> None:
+        """Bars: the mean inherited error of the worst ops; a mark for what is their own."""
+        rows = self.worst()
+        bars(axes, [str(row) for row in rows], {"inherited": ([row.inherited.mean for row in rows], RED)})
+        axes.plot(
+            [row.local.mean for row in rows], range(len(rows))[::-1], "|", color=BLUE, label="local", markersize=14
+        )
         axes.set_xscale("symlog", linthresh=0.1)
         axes.set(xlabel="mean error in ulps of FP16", title="Off from FP32")
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize=8, frameon=False)
+        axes.legend()
 
     # ---- running again
 
@@ -231,7 +223,10 @@ class Shadow(Told, Instrument):
         return widen(x.array) if kept is None else kept
 
     def _compare(self, row: ShadowRow, y: Array, local: Array, along: Array) -> None:
-        row.add(y, local, along)
+        near, far = difference(y, local, along)
+        row.nonfinite += y.size - near.elements
+        row.local.add(near)
+        row.inherited.add(far)
         if row.nonfinite and self._nonfinite is None:
             self._nonfinite = row
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..audit.numbers import SPACE, apart, many, number
+from ..audit.numbers import apart, many, number
 from ..audit.report import document
 from ..audit.run import Line, Run, Step
 from ..audit.sampling import Table, html, table
@@ -263,7 +263,7 @@ class Difference:
         for title, *said in self.sections(12):
             lines += ["", textwrap.fill(title, width)]
             lines += [p if isinstance(p, Table) else textwrap.indent(textwrap.fill(p, width), "  ") for p in said]
-        return "\n".join(lines[1:]).replace(SPACE, " ")
+        return "\n".join(lines[1:])
 
     def to_html(self) -> str:
         """All of it as one page that needs nothing else."""

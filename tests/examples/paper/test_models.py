@@ -10,7 +10,7 @@ import tinymp as mp
 from examples import paper as models
 from oracle import host, randn, rng
 from tinymp import nn, ops, optim
-from tinymp.audit.predict import predict
+from tinymp.audit.listener import Listener
 from tinymp.audit.products import Products
 
 pytestmark = pytest.mark.cpu
@@ -49,15 +49,14 @@ OTHERS = {
 def test_published_sizes_of_images(network):
     """And a step of those that nothing else here runs, on arrays without values."""
     parameters, size, million, close = IMAGES[network]
-    with mp.device("meta"):
-        model = network()
-    assert sum(p.array.size for p in model.parameters()) == parameters
-    if network in (models.VGG, *LEARN):
-        return
-    products = Products()
     n = 2 if network is models.InceptionV3 else 1  # its heads normalize single pixels
-    images, labels = (n, 3, size, size), np.zeros(n, np.int64)
-    predict(model, images, labels, loss=lambda m, x, y: models.loss(m(x), y), instruments=[products])
+    with mp.device("meta"), mp.use(mp.MIXED), Listener([products := Products()]):
+        model = mp.MIXED.cast(network())
+        assert sum(p.array.size for p in model.parameters()) == parameters
+        if network in (models.VGG, *LEARN):
+            return
+        images, labels = mp.MIXED.cast(ops.zeros(n, 3, size, size)), mp.tensor(np.zeros(n, np.int64))
+        models.loss(model(images), labels).backward()
     forward = [row for row in products.rows if row.phase == "forward" and "aux" not in row.module.lower()]
     macs = sum(row.batch * row.m * row.n * row.k * row.calls for row in forward)
     assert macs / n / 1e6 == pytest.approx(million, rel=close)
