@@ -161,10 +161,6 @@ class Audit(Told):
         """
         return figure(self, name)
 
-    def __repr__(self) -> str:
-        seen = f"{self._listener.iterations} iterations, {len(self.ledger)} rows in the ledger"
-        return f"<tinymp audit of {seen}; print it for a summary>"
-
     def __str__(self) -> str:
         more = "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products, a.patterns, a.crash"
         asked = [name for name in ("shadow", "formats") if getattr(self, name) is not None]

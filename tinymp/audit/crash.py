@@ -55,10 +55,6 @@ class Crash(Told, Instrument):
         if place.phase == "update" and self.found is None and nonfinite(value):
             self.keep(f"the weight {place.module} became infinite or NaN")
 
-    def rounded(self, place: Place, x: Any, y: Any) -> None:
-        if place.phase == "update" and self.found is None and nonfinite(y):
-            self.keep(f"the {y.dtype} copy of the weight {place.module} became infinite or NaN")
-
     def keep(self, what: str) -> None:
         """Keep what happened, if nothing has happened before."""
         if self.found is None:

@@ -35,12 +35,9 @@ def exponents(x: Array) -> np.ndarray:
 
     Entry ZEROS counts +0 and -0, entry `bin_of(e)` the finite values with exponent e, subnormal ones too, entries
     INFINITIES and NANS the rest. FP64's exponents beyond FP32's count in the first or last bin. An array on a GPU is
-    counted on the host; arrays on the device "meta" have no values.
+    counted on the host.
     """
-    counts = np.zeros(BINS, np.int64)
-    if not backend.of(x).has_values:
-        return counts
-    x = backend.to_cpu(x)
+    x, counts = backend.to_cpu(x), np.zeros(BINS, np.int64)
     flat = x.ravel(order="K")  # a view wherever x has no gaps
     for i in range(0, flat.size, BLOCK):
         block = flat[i : i + BLOCK]

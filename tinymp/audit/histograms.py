@@ -154,6 +154,8 @@ class Exponents(Told, Instrument):
         return self._tensors[key]
 
     def _count(self, histogram: Histogram, x: Any, scale: float) -> None:
+        if not backend.of(x).has_values:
+            return  # on the device "meta"
         _, size, underflows = self._underflows.get(id(backend.owner_of(x)), (None, 1, NONE))
         shown = math.prod(n for n, step in zip(x.shape, x.strides) if step)  # of a broadcast array, each several times
         times = x.size // size if shown == size else 0  # of a part of a rounded array, the underflows are not known

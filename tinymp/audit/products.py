@@ -7,7 +7,7 @@ too, at a lower efficiency.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -35,11 +35,11 @@ class Product(At):
     m: int
     n: int
     k: int
-    dtype: str = "-"
-    accumulate: str = "-"
-    axes: dict[str, str] = field(default_factory=dict)
-    lengths: dict[str, int] = field(default_factory=dict)
-    policy: str = ""
+    dtype: str
+    accumulate: str
+    axes: dict[str, str]
+    lengths: dict[str, int]
+    policy: str
     calls: int = 0
 
     @property
@@ -80,7 +80,7 @@ class Products(Told, Instrument):
     """
 
     def __init__(self) -> None:
-        self._rows: dict[tuple, Product] = {}
+        self._rows: dict[str, Product] = {}
         self._seen: list[tuple] = []  # since the last op
 
     def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
@@ -95,27 +95,22 @@ class Products(Told, Instrument):
         seen, self._seen = [s for s in self._seen if s[0].op == place.op and s[0].phase == place.phase], []
         if not seen:
             return
-        dtypes = [str(v.dtype) for v in map(values_of, inputs) if hasattr(v, "dtype") and v.dtype in FLOATING]
+        dtype = next(str(v.dtype) for v in map(values_of, inputs) if hasattr(v, "dtype") and v.dtype in FLOATING)
         if isinstance(op, (Conv2d, ConvTranspose2d)):
             for parts in _convolutions(place.phase, op):
-                m, n, k = map(prod, parts.values())
-                row = Product.place(place, op.geometry.groups, m, n, k)
-                row.axes = dict(zip("mnk", parts))
-                row.lengths = {name: parts[of][0] for name, of in row.axes.items() if of != "rows"}
-                self._add(row, dtypes[0], seen[0][-1])
+                axes = dict(zip("mnk", parts))
+                lengths = {name: parts[of][0] for name, of in axes.items() if of != "rows"}
+                self._add(place, op.geometry.groups, *map(prod, parts.values()), dtype, seen[0][-1], axes, lengths)
             return
         matrices = _matrices(place.phase, op, inputs)
-        for at, batch, m, n, k, accumulate in seen:
-            row = Product.place(place._replace(where=at.where), batch, m, n, k)
-            row.lengths = {"m": m, "n": n, "k": k}
-            row.axes = _axes(row.lengths, matrices)
-            self._add(row, dtypes[0], accumulate)
+        for at, batch, *sizes, accumulate in seen:
+            lengths = dict(zip("mnk", sizes))
+            where = place._replace(where=at.where)
+            self._add(where, batch, *sizes, dtype, accumulate, _axes(lengths, matrices), lengths)
 
-    def _add(self, row: Product, dtype: str, accumulate: str) -> None:
-        row.dtype, row.accumulate, row.policy = dtype, accumulate, current_policy().name
-        size = row.batch, row.m, row.n, row.k
-        key = *row.site().values(), *size, row.dtype, row.accumulate, row.policy, *row.axes.values()
-        self._rows.setdefault(key, row).calls += 1
+    def _add(self, place: Place, *what: Any) -> None:
+        row = Product.place(place, *what, current_policy().name)
+        self._rows.setdefault(repr(row), row).calls += 1
 
     # ---- what was found
 
