@@ -96,7 +96,6 @@ def test_what_became_0_in_fp16_is_lost():
     assert histograms.share_lost("weight gradient") == (2 / 5, 2 / 5, 0)
     assert histograms.share_lost("weight gradient", 2.0) == (0, 4 / 5, 0)
     assert sum(row.zero for row in a.ledger) == 2
-    assert "Not among the lost" not in str(histograms)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,6 @@ class Exponents(Told, Instrument):
         # Arrays rounded since the last op ran: memory, number of values, and the exponents of those that became 0
         self._rounded: list[tuple[ref, int, np.ndarray]] = []
         self._underflows: dict[int, tuple[ref, int, np.ndarray]] = {}  # the same for gradients, while they live
-        self._unseen = 0  # values that became 0 within an op, it is not known in which gradient
 
     # ---- looking
 
@@ -134,8 +133,6 @@ class Exponents(Told, Instrument):
         self._rounded.clear()
         if len(blocks) == 1 and (owner := next(iter(blocks.values()))).size == n:
             self._keep(owner, n, counts)
-        else:
-            self._unseen += sum(counts.tolist())
 
     def _keep(self, owner: Any, size: int, underflows: np.ndarray) -> None:
         if underflows.any():
@@ -225,7 +222,7 @@ class Exponents(Told, Instrument):
             for scale in ([1.0] if role == WEIGHT else sorted({*SCALES, self.scale_of(role)}))
         ]
         best = {"best_scale": self.best_scale(), "margin": self.margin(), "ceiling": self.ceiling()}
-        return {"tensors": [t.as_dict() for t in self._tensors.values()], "lost": lost, "unseen": self._unseen, **best}
+        return {"tensors": [t.as_dict() for t in self._tensors.values()], "lost": lost, **best}
 
     def parts(self) -> list[str]:
         if not self._tensors:
@@ -243,12 +240,12 @@ class Exponents(Told, Instrument):
                 kept = "" if tensors[0].role == WEIGHT else f"{lost_of(tensors, best).zero:.2%}"
                 cells = title, " ".join(sorted({NAMES[t.dtype] for t in tensors})), f"{scale:g}", f"{zeros + values:,}"
                 rows.append((*cells, *(f"{share:.2%}" for share in shares), kept))
-        said: list[str] = [table(rows)]
-        if self._unseen:
-            said.append(f"Not among the lost: {self._unseen:,} values that became 0 inside of ops (see the ledger).")
-        if (margin := self.margin()) is not None:
-            said.append(f"Best loss scale S: 2^{round(math.log2(best))} = {best:,.0f}, margin {margin:.2f} to 65504.")
-        return said
+        if (margin := self.margin()) is None:
+            return [table(rows)]
+        return [
+            table(rows),
+            f"Best loss scale S: 2^{round(math.log2(best))} = {best:,.0f}, margin {margin:.2f} to 65504.",
+        ]
 
     # ---- drawing
 
