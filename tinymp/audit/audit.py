@@ -162,19 +162,19 @@ class Audit(Told):
         asked = [name for name in ("shadow", "formats") if getattr(self, name) is not None]
         return f"{self.told()}\n\n{', a.'.join([more, *asked])} tell more; a.report(path) all."
 
-    def told(self, width: int | None = None) -> str:
-        """What to know, the advice, and the rows that lose most, in a table of at most so many characters' width."""
-        return "\n\n".join(self.parts(width))
+    def told(self) -> str:
+        """What to know, the advice, and the rows that lose most."""
+        return "\n\n".join(self.parts())
 
-    def parts(self, width: int | None = None) -> list[str]:
-        """What `told` says, in paragraphs and a table."""
+    def parts(self) -> list[str]:
+        """The same in paragraphs and a table."""
         found, steps = self._found(), self._listener.iterations
         advice = advise(found)
         if not (advice or self.crash.found):
             return [nothing(found, steps, self._part, self.patterns.looked_at)]
         worst = self.ledger.filter(lambda row: any(getattr(row, name) for name in LOST)).sorted_by(*WORST)[:10]
         head = f"What loses most, {len(worst)} of the ledger's {len(self.ledger)} rows:"
-        table = [head, worst.told(BRIEF, width)] if worst else []
+        table = [head, worst.told(BRIEF)] if worst else []
         said = [str(self.crash)] if self.crash.found else []
         return [*said, "\n".join(sentences(found, steps, self._part)), *map(_as_text, advice), *table]
 

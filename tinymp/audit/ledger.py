@@ -18,7 +18,7 @@ from ..precision import MOVEMENT, UPDATE, current_policy
 from ..study.operands import emulated
 from . import numbers
 from .listener import At, Instrument, Place
-from .sampling import RED, SKY, Table, Told, bars, narrowed, table
+from .sampling import RED, SKY, Table, Told, bars, table
 
 
 @dataclass
@@ -155,14 +155,11 @@ class Rows(Told, list[Row]):
     def parts(self) -> list[str]:
         return [self.told()]
 
-    def told(self, heads: tuple[str, ...] = HEADS, width: int | None = None) -> Table:
-        """A table of these columns, without that of the policy where one ran alone. width: in characters; the names of
-        modules lose their beginning where they do not fit.
-        """
+    def told(self, heads: tuple[str, ...] = HEADS) -> Table:
+        """A table of these columns, without that of the policy where one ran alone."""
         if len({row.policy for row in self}) < 2:
             heads = tuple([name for name in heads if name != "policy"])
         rows = [heads, *[tuple([_text(getattr(row, name)) for name in heads]) for row in self]]
-        rows = rows if width is None else narrowed(rows, width)
         return table(rows, left=[i for i, name in enumerate(heads) if name not in NUMBERS], most=None)
 
     def draw(self, axes: Any) -> None:

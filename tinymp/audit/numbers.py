@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-LONG = 30  # seconds: what takes longer says so
-
 
 def count(value: float) -> str:
     """1,234 in full, 22.5 M from a million on."""
@@ -53,14 +51,6 @@ def _raised(exponent: int) -> str:
 def dtypes(names: str | None) -> str:
     """ "float16, float32" as FP16, FP32."""
     return str(names).replace("bfloat", "BF").replace("float", "FP")
-
-
-def lasts(seconds: float) -> str:
-    """How long something takes: 45 s, 12 min, 3.5 h."""
-    for unit, name in ((3600, "h"), (60, "min")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.2g} {name}"
-    return f"{seconds:.0f} s"
 
 
 def many(n: float, noun: str) -> str:

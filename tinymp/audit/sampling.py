@@ -88,20 +88,6 @@ def version_of_result(y: Any, args: tuple) -> int:
 # ------------------------------------------------------------------------------------------------------ tables and bars
 
 
-def narrowed(rows: Sequence[tuple[str, ...]], width: int, give: int = 0, middle: bool = False) -> list[tuple[str, ...]]:
-    """Rows whose `table` is no wider than that: the names in the column `give` lose their beginning, or their middle,
-    down to 8 characters.
-    """
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    room = max(width - sum(widths) - 2 * len(widths) + 2 + widths[give], 8)
-    head = room // 3 if middle else 0
-
-    def cut(text: str) -> str:
-        return text if len(text) <= room else f"{text[:head]}…{text[len(text) - room + head + 1 :]}"
-
-    return [tuple([cut(cell) if i == give else cell for i, cell in enumerate(row)]) for row in rows]
-
-
 class Table(str):
     """A table as text, which a notebook and the report show as HTML."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -220,9 +219,8 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         lines = [title + (f" (ended early: {said})" if error is not None and (said := ended(error)) else "")]
         if before != children():
             lines.append("It started other processes: what ran in them was not listened to.")
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         further = [str(part) for part in (audited.shadow, audited.formats) if part]
-        print("\n" + printable("\n\n".join([*lines, audited.told(width), *further])), flush=True)
+        print("\n" + printable("\n\n".join([*lines, audited.told(), *further])), flush=True)
         data, ledger, page = FILES
         write_json(out / data, audited.as_dict())
         write(out / ledger, audited.ledger.to_csv())
