@@ -138,11 +138,8 @@ class ByteLedger(Told, Instrument):
     def draw(self, axes: Any) -> None:
         """Two bars on matplotlib's axes, FP32 and this, in MiB by role."""
         both = self.fp32, self.measured
-        bars(
-            axes,
-            ["FP32", "this"],
-            {role: ([sum(b[role].values()) / 2**20 for b in both], ROLES[role]) for role in ROLES},
-        )
+        sizes = {role: ([sum(b[role].values()) / 2**20 for b in both], color) for role, color in ROLES.items()}
+        bars(axes, ["FP32", "this"], sizes)
         axes.set(xlabel="MiB", title=f"Bytes of a training step: FP32 / this = {self.ratio:.2f}")
 
     # ---- measuring

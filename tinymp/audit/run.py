@@ -56,11 +56,10 @@ class Line(NamedTuple):
 
 
 class Step(NamedTuple):
-    """An iteration of a run, from 0, and its tensors. seed and rng: as they were when it began; whole: not cut off."""
+    """An iteration of a run, from 0, and its tensors. seed: as it was when it began; whole: not cut off."""
 
     iteration: int
     seed: int | None
-    rng: str
     lines: list[Line]
     whole: bool = True
 
@@ -117,7 +116,7 @@ class Run:
 
     def _lines(self) -> Iterator[tuple[Step, Line]]:
         places: dict[int, tuple] = {}
-        begun: dict[int, tuple] = {}
+        seeds: dict[int, int | None] = {}
         number = 0
         with self.path.open(encoding="ascii", errors="replace") as file:
             for n, text in enumerate(file, 1):
@@ -130,14 +129,13 @@ class Run:
                             line["shape"] = tuple(line["shape"])
                             places[line["place"]] = tuple([line[name] for name in PLACE])
                         elif "iteration" in line:
-                            begun[line["iteration"]] = line["seed"], line["rng"]
+                            seeds[line["iteration"]] = line["seed"]
                         self.ended = line.get("end")
                         continue
                     place, iteration, *mark, inputs, sketch = line
                     values = np.frombuffer(base64.b64decode(sketch))
                     fields: list[Any] = [number, *places[place], *mark, tuple(inputs), values]
                     made = Line(*fields)
-                    seed, rng = begun.get(iteration, (None, ""))
                 except (ValueError, TypeError, KeyError):
                     where = f"line {n} of {str(self.path)!r}"
                     raise ValueError(f"diff: {where} is no line of a trace: {text[:40]!r}") from None
@@ -146,4 +144,4 @@ class Run:
                 if not self.policy or self.policy.lower() == made.policy.partition("(")[0].lower():
                     self.tensors += 1
                     self.devices[made.device] = None
-                    yield Step(iteration, seed, rng, []), made
+                    yield Step(iteration, seeds.get(iteration), []), made

@@ -169,10 +169,9 @@ class Shadow(Told, Instrument):
     def draw(self, axes: Any) -> None:
         """Bars: the mean inherited error of the worst ops; a mark for what is their own."""
         rows = self.worst()
-        bars(axes, [str(row) for row in rows], {"inherited": ([row.inherited.mean for row in rows], RED)})
-        axes.plot(
-            [row.local.mean for row in rows], range(len(rows))[::-1], "|", color=BLUE, label="local", markersize=14
-        )
+        own, places = [row.local.mean for row in rows], range(len(rows))[::-1]
+        bars(axes, list(map(str, rows)), {"inherited": ([row.inherited.mean for row in rows], RED)})
+        axes.plot(own, places, "|", color=BLUE, label="local", markersize=14)
         axes.set_xscale("symlog", linthresh=0.1)
         axes.set(xlabel="mean error in ulps of FP16", title="Off from FP32")
         axes.legend()
