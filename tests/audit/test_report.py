@@ -132,8 +132,8 @@ def test_figures_without_anything_to_draw(name):
         pass
     with pytest.raises(ValueError, match="there is nothing to draw"):
         empty.figure(name)
-    with pytest.raises(ValueError, match="one of ledger, scale"):
-        empty.figure("histogram")
+    with pytest.raises(ValueError, match="nothing to draw for 'histogram' in this audit; for ledger, scale, "):
+        audited().figure("histogram")
 
 
 def test_tables_as_html():

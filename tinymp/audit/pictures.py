@@ -47,10 +47,12 @@ def panels(audit: Any) -> dict[str, list[Panel]]:
 
 def figure(audit: Any, name: str) -> Any:
     """A figure of an Audit; see `Audit.figure`."""
-    if name not in (known := panels(audit)):
-        raise ValueError(f"audit: expected the name of a figure, one of {', '.join(known)}; got {name!r}")
-    if not known[name]:
-        raise ValueError(f"audit: there is nothing to draw for {name!r} in this audit")
+    known = panels(audit)
+    if not known.get(name):
+        there = ", ".join(name for name, some in known.items() if some)
+        raise ValueError(
+            f"audit: there is nothing to draw for {name!r} in this audit; for {there or 'no figure'} there is"
+        )
     return drawn(*known[name])
 
 
