@@ -54,6 +54,10 @@ def audit(
     """
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:
         raise ValueError(f"audit: expected every to be a positive integer, got {every!r}")
+    if isinstance(formats, str) or not isinstance(formats, Sequence):
+        raise TypeError(f"audit: expected formats to be a list of names such as 'bf16', got {formats!r}")
+    if trace is not None and (not isinstance(trace, (str, os.PathLike)) or not str(trace)):
+        raise TypeError(f"audit: expected trace to be a folder, such as 'runs/a', got {trace!r}")
     shadow = flag("audit", "shadow", shadow)
     return Audit(instruments, shadow, formats, every, stop_at, trace)
 
