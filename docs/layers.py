@@ -1,7 +1,7 @@
 """The layers of the package, read from its imports: `python -m docs.layers` draws docs/architecture.svg.
 
 A part is a module of tinymp/ or one of its folders. A part stands one layer above the highest part that it imports. An
-arrow is drawn where no longer way of arrows says the same. tests/guards/test_layers.py holds the package to it.
+arrow is drawn unless a longer path of arrows implies it. tests/guards/test_layers.py checks the package.
 """
 
 from __future__ import annotations

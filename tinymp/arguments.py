@@ -22,7 +22,7 @@ from .events import flag as flag
 from .tensor import Tensor
 
 FP32_TINY = 2.0**-126  # the smallest normal FP32 number
-MOST = 2**63 - 1  # what a 64-bit integer holds
+MOST = 2**63 - 1  # the largest 64-bit integer
 LONGEST = 2**30  # the most elements along an axis, and the largest step: GPUs count them in 32 bits
 
 

@@ -133,7 +133,7 @@ class Op:
     casts: ClassVar[bool] = False  # True if the user asks for a result of another dtype
     selects: ClassVar[bool] = False  # True if it returns a view of its first argument, or looks numbers up in it
 
-    saved: Any = ()  # what `save` kept; None once backward has freed it
+    saved: Any = ()  # the arrays of `save`; None once backward has freed them
     statistics: tuple = ()
     saved_ids: Any = ()  # ids of the memory of saved arrays; backward frees it, and therefore runs only once
     edges: tuple = ()  # per argument: None, a leaf Tensor, or (op, output index)
@@ -273,7 +273,7 @@ class Op:
                 )
 
     def run_backward(self, dys: list, retain: bool) -> tuple:
-        """Call backward, check that its gradients fit the arguments, and free what was saved."""
+        """Call backward, check that its gradients fit the arguments, and free the saved arrays."""
         if self.saved is None:
             raise RuntimeError(
                 f"{self.name}: its saved arrays were freed by an earlier backward(); run the forward pass again "

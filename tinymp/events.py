@@ -106,7 +106,7 @@ class Observer:
         """`backward` adds this gradient (or SparseRows), which carries a loss scale, to the `grad` of a leaf."""
 
     def summed(self, run: Any) -> None:
-        """A backward pass (an autograd.Backward) has ended: the leaves' `grad` hold what it found."""
+        """A backward pass (an autograd.Backward) has ended: the leaves' `grad` hold its gradients."""
 
     def stepped(self, optimizer: Any, result: Any) -> None:
         """An optimizer has updated its parameters or skipped the update: result is the StepResult."""

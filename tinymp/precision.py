@@ -132,7 +132,7 @@ def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None =
     return (studied or backend.of(x)).reduce(x, axis, how)  # rounds: FP32 sums, by the device or as a study sums
 
 
-# --------------------------------------------------------------------------------------- what is built from them
+# -------------------------------------------------------------------------------------------------- further sums
 
 
 def _accumulator_of(x: Array) -> str:

@@ -57,7 +57,7 @@ class Tensor(Variable):
         Variable.__init__(made, array, requires_grad, grad_fn, output_nr)
         return made
 
-    # ---- what it is
+    # ---- properties
 
     shape = property(lambda self: self.array.shape, doc="The lengths of its axes.")
     dtype = property(lambda self: self.array.dtype, doc="Its NumPy dtype.")

@@ -1,5 +1,6 @@
 """Generated pages match the source; the code of README and guide runs; the links of all pages lead somewhere."""
 
+import ast
 import json
 import pathlib
 import re
@@ -18,11 +19,11 @@ PAGES = [
     "DATA.md",
     *(path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("docs/**/*.md"))),
 ]
+BEGINNINGS = ("What", "How", "Whether", "Of", "Which", "Those", "That")  # of a noun phrase, where a sentence belongs
 GUIDE = re.search(r"- Guide:\n(.*?)\n  - \w", (ROOT / "mkdocs.yml").read_text("utf-8"), re.S)[1]
 SAYS = {  # what the code of a page prints at last
     "README.md": r"epoch 4: 9\d% .*APPLIED.*; 0 of 12 steps",
     "docs/index.md": "",
-    "docs/start.md": r"step 40: loss .*e-0[67], weight 3.000, bias 1.000.*; 0 of 1 step",
     "docs/loop.md": r"epoch 9: loss 0\.[01].*9\d% of 100 new points are right\nAPPLIED",
     "docs/policies.md": r"MIXED: 0\.1000\nFP16_REDUCTIONS: 0\.0625\nCHUNKED\(.*\) float16 float32",
     "docs/scalers.md": r"1: 100% of .*65536: 0% of .*APPLIED 65536\.0 \[\(0, 8388608\.0",
@@ -46,6 +47,24 @@ def test_generated_pages_have_not_drifted():
     assert {path.name for path in pages} == {"precision.md", "speed.md", "tensor_cores.md"}
     assert all(path.read_text("utf-8") == text for path, text in pages.items()), "run: python -m docs.generate"
     assert len(made["page"]().split()) <= 2000
+
+
+def test_words_written_by_hand_are_few():
+    words = runpy.run_path(str(ROOT / "docs" / "generate.py"))["words"]()
+    assert words["docs/gpu.md"] <= 1200 and sum(words.values()) <= 18700
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb():
+    """Not with "What ...", "Whether ..." or "Of ...": subject, verb, object."""
+    found = []
+    for path in sorted((ROOT / "tinymp").rglob("*.py")):
+        if path.parent.name in ("audit", "lab"):  # not rewritten yet
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)):
+                said = (ast.get_docstring(node) or "").split("\n")[0]
+                found += [f"{path}: {said}"] * (said.split(" ")[0] in BEGINNINGS)
+    assert not found, "\n".join(found)
 
 
 def test_all_pages_of_the_guide_are_run_and_readme_is_short():

@@ -36,7 +36,7 @@ def test_readme_says_how_large_the_parts_are():
         parts = [part.strip("`") for part in row.split(", ")]
         lines = [sizes.lines_of_code(p) for part in parts for p in (sizes.PACKAGE / part).rglob("*.py")]
         expected = found["core: lines of code"] if row.startswith("core") else more if "more" in row else sum(lines)
-        if not row.startswith(("`fast", "`torch")):  # two numbers in one cell; a limit
+        if not row.startswith("`fast"):  # two numbers in one cell
             assert abs(number - expected) < 0.1 * expected, f"{row}: {expected}"
     assert {part for row in said for part in re.findall(r"`([\w/]+)`", row)} >= {
         name for name in SUBPACKAGES if not name.endswith("/more") and name != "course"

@@ -29,7 +29,7 @@ replaceable = fast_path.replaceable(attrgetter("name"))
 
 
 class Device:
-    """The arrays of one library. name: what users call it; xp: the library; array_type: the class of its arrays."""
+    """The arrays of one library. name: its public name; xp: the library; array_type: the class of its arrays."""
 
     xp: Any
     array_type: Any

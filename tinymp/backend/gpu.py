@@ -52,7 +52,7 @@ class Gpu(Device):
 
     def __init__(self) -> None:
         super().__init__("gpu")
-        self._problem: tuple[str | None] | None = None  # what `problem` found
+        self._problem: tuple[str | None] | None = None  # the result of `problem`
 
     def problem(self) -> str | None:
         """The reason why no GPU can be used here, with a remedy; None if one works. Looked up once."""
@@ -195,7 +195,7 @@ def call_cublas(turned: int, *arguments: int) -> None:
     from cupy_backends.cuda.libs import cublas
 
     handle = device.get_cublas_handle()
-    cublas.setMathMode(handle, MATH_MODE)  # each time: CuPy's own products set it, too
+    cublas.setMathMode(handle, MATH_MODE)  # each time: CuPy's own products also set it
     cublas.gemmStridedBatchedEx(handle, turned, *arguments)  # rounds: `gemm` by cuBLAS: FP32 sums, and out
 
 

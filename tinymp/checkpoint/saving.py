@@ -24,7 +24,7 @@ from .writing import present, replacing
 FORMAT = "2"
 SAVED = (*KNOWN, "uint16", "uint32", "uint64", "complex64")  # the dtypes of arrays that `load` reads
 KEY = "tinymp"  # of the file's metadata: the tree of names and values, as JSON, its arrays by number
-# what safetensors calls them
+# their names in safetensors
 _NAMES = "F64:<f8 F32:<f4 F16:<f2 I64:<i8 I32:<i4 I16:<i2 I8:i1 U16:<u2 U8:u1 BOOL:? BF16:<u2"
 _DTYPES = dict(pair.split(":") for pair in _NAMES.split())
 
@@ -64,7 +64,7 @@ def save(path: str | os.PathLike, **parts: Any) -> None:
 
 
 def load(path: str | os.PathLike, **objects: Any) -> dict[str, Any]:
-    """Read what `save` wrote: the state of each of `objects` by its `load_state_dict`, and of tinymp's own generators.
+    """Read a file of `save`: the state of each of `objects` by its `load_state_dict`, and of tinymp's own generators.
 
     Returns the other parts by name. ValueError for a file that is not an unchanged checkpoint, that lacks the name of
     one of `objects`, or whose state for them has an infinity or NaN; an object's own error if its state does not fit;

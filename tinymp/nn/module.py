@@ -106,7 +106,7 @@ class Module:
         self._register(name, tensor, Tensor)
         self._persistent[name] = persistent
 
-    # ---- what it is made of
+    # ---- its parts
 
     def _own(self, kind: type[Any]) -> dict[str, Any]:
         return {name: x for name, x in vars(self).items() if isinstance(x, kind)}

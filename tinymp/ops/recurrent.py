@@ -1,14 +1,14 @@
 """LSTM (Hochreiter & Schmidhuber, 1997); the GRU is in more/gru.py.
 
-`lstm_layer` runs all steps of one layer in one direction as one op. What is rounded there, and what is not:
+`lstm_layer` runs all steps of one layer in one direction as one op, with these roundings:
 
 - The products of the input with its weights need not wait for the recurrence: one GEMM over all steps. Its result is
   the one large array, so it is stored, rounded once (MPT section 3.3: "converted to FP16 before writing to memory"),
   and each step overwrites its part with its gates, which backward needs: no more memory than the gates alone.
 - The recurrent product of a step stays in its FP32 accumulators, and the gates are computed from the sum of the two in
-  FP32: what is used at once is not rounded. The gates, the state c and the output h are stored: activations are FP16
-  (MPT section 3.1), and so is the state between steps. Therefore a sequence in two parts, with the state carried over,
-  is rounded as in one part, and backward differentiates at the values that the next step read.
+  FP32: values that are used at once are not rounded. The gates, the state c and the output h are stored: activations
+  are FP16 (MPT section 3.1), and so is the state between steps. Therefore a sequence in two parts, with the state
+  carried over, is rounded as in one part, and backward differentiates at the values that the next step read.
 - Backward carries dh and dc from step to step in FP32: they are sums of gradients, which are rounded when they are
   complete. The gradients at the gates are stored; dx and the gradients of the weights are one GEMM each over all steps.
 """

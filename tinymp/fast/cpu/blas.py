@@ -1,13 +1,13 @@
-"""OpenBLAS, with which NumPy multiplies matrices: its kernels, and how long its threads wait. Both are decided when
-NumPy loads OpenBLAS. If it is not loaded yet, tinymp/__init__.py has it load so:
+"""OpenBLAS, with which NumPy multiplies matrices: its kernels, and the waiting of its threads. Both are fixed when
+NumPy loads OpenBLAS. Before that tinymp/__init__.py sets them:
 
-- The kernels. OpenBLAS's releases up to 0.3.31 do not know AMD's CPUs from Zen 5 on, and take the kernels for AVX2
+- Kernels. OpenBLAS's releases up to 0.3.31 do not know AMD's CPUs from Zen 5 on, and use the kernels for AVX2
   ("Haswell") although these CPUs have AVX-512: half the speed. FP32 sums then add their terms in another order.
-- The waiting. After each product OpenBLAS's threads look out for the next one for 2^26 cycles, 25 ms, and take the time
-  of a core meanwhile: what comes between takes up to twice as long (measured: 31 and 71 ms for the same convolution).
-  2^20 cycles are enough for products that follow each other, as in an LSTM.
+- Waiting. After each product OpenBLAS's threads spin for 2^26 cycles (25 ms), each using a full core: other work takes
+  up to twice as long (measured: 31 and 71 ms for the same convolution). 2^20 cycles are enough for products that follow
+  each other, as in an LSTM.
 
-Your own OPENBLAS_CORETYPE and OPENBLAS_THREAD_TIMEOUT are left as they are; TINYMP_BLAS=0 leaves OpenBLAS alone.
+Your own OPENBLAS_CORETYPE and OPENBLAS_THREAD_TIMEOUT stay; TINYMP_BLAS=0 leaves OpenBLAS alone.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Mapping
 
 OFF, CORE, TIMEOUT = "TINYMP_BLAS", "OPENBLAS_CORETYPE", "OPENBLAS_THREAD_TIMEOUT"
 RIGHT, LESSER = "SkylakeX", ("Haswell", "Zen")  # kernels by their names: for AVX-512, and for AVX2
-NEEDED = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}  # what the right ones use
-ZEN_5 = 26  # AMD's number of that family; those after it are unknown, too
+NEEDED = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}  # used by the right ones
+ZEN_5 = 26  # AMD's number of that family; OpenBLAS does not know later ones either
 
 
 def settings(cpu: str, environment: Mapping[str, str]) -> dict[str, str]:
@@ -37,7 +37,7 @@ def settings(cpu: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def load_numpy() -> None:
-    """Load NumPy with these settings. The environment is left as it was: other programs decide for themselves."""
+    """Load NumPy with these settings, then restore the environment: other programs decide for themselves."""
     if "numpy" in sys.modules:
         return
     wanted = settings(cpu(), os.environ)
@@ -50,7 +50,7 @@ def load_numpy() -> None:
 
 
 def describe() -> str:
-    """The library behind NumPy's products, its kernels and threads, and in one line what is lost, if anything is."""
+    """The library behind NumPy's products, its kernels and threads, and one line about lost speed, if any."""
     from ...backend.extras import hint
 
     try:
@@ -94,7 +94,7 @@ def cpu() -> str:
 
 
 def _facts(cpu: str) -> dict[str, list[str]]:
-    """The words about the first CPU, by their names."""
+    """The entries of the first CPU, by their names, in words."""
     lines = [line.partition(":") for line in cpu.split("\n\n", 1)[0].splitlines()]
     return {name.strip(): value.split() for name, _, value in lines}
 

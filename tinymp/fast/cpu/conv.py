@@ -1,7 +1,7 @@
-"""Convolutions on a CPU: blocks that stay in the cache, products where the image lies, phases of the stride, threads.
+"""Convolutions on a CPU: blocks that stay in the cache, products without columns, phases of the stride, threads.
 
-Where few channels meet, no columns are made: with H as the slowest axis they lie in the image itself (`by_rows`). The
-input gradient is mostly computed as correlations of dy, one for each phase of the stride (`spread_by_phases`).
+For few channels no columns are made: with H as the slowest axis the image itself contains them (`by_rows`). The input
+gradient is mostly computed as correlations of dy, one for each phase of the stride (`spread_by_phases`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ...precision import add_to, gemm, store, widen
 from .threads import share, slices
 
 BLOCK, CACHED = 1 << 24, 1 << 19
-# OpenBLAS multiplies small matrices where they lie (with AVX-512): up to so many multiplications, or so large a result
-# where both operands run along the sum. Others it first copies, which for few rows takes as long as the product.
+# OpenBLAS multiplies small matrices without copying them (with AVX-512): up to so many multiplications, or so large a
+# result if both operands are contiguous along the sum. It copies others, which for few rows takes as long as a product.
 SMALL, FEW = 1_000_000, 1200
 RUN = 32  # the columns of a small product: fewer are not worth one
 
 
 def region(xp: Any, x: Array, rows: Pair, across: Pair) -> Array:
-    """x (C, H, W, N) from row rows[0] up to rows[1], and across likewise, with 0 where those lie outside of x."""
+    """x (C, H, W, N) from row rows[0] to rows[1] and from column across[0] to across[1], with 0 outside of x."""
     c, h, w, n = x.shape
     (top, bottom), (left, right) = rows, across
     seen = x[:, min(max(top, 0), h) : max(bottom, 0), min(max(left, 0), w) : max(right, 0)]
@@ -75,7 +75,7 @@ def small_run(g: Geometry, w: Array) -> int:
 
 
 def row_parts(g: Geometry, x: Array, w: Array) -> int:
-    """Into how many parts the rows of `by_rows` are cut, so that a product of each is small; 0 where it cannot be."""
+    """The number of parts of the rows of `by_rows` that makes each product small; 0 if none does."""
     size, most = g.output(*x.shape[1:3]), small_run(g, w)
     run = size[1] * x.shape[3]
     if not run or not most or pointwise(g, x.shape, size):
@@ -87,8 +87,8 @@ def by_rows(xp: Any, x: Array, g: Geometry) -> Callable[[int, slice, int], Array
     """The columns of x (C, H, W, N) for one tap across and some output rows, each cut into parts: a function that gives
     them, widened, as (groups, rows, parts, kh C / groups, OW N / parts), in the order (kh, C). It copies nothing.
 
-    With H as the slowest axis, all rows of x that a window sees are neighbours in memory: rows of a matrix, in which
-    the next tap across begins a place further on: with a stride, the places of each of its phases lie together.
+    With H as the slowest axis, all rows of x under a window are neighbours in memory, as rows of a matrix. The next tap
+    across begins one place later. With a stride, the places of each phase of it are made contiguous.
     """
     (c, h, w, n), (tall, wide), across = x.shape, g.padded(*x.shape[1:3]), g.stride[1]
     (top, bottom), (left, right) = g.pads
@@ -116,7 +116,7 @@ def by_rows(xp: Any, x: Array, g: Geometry) -> Callable[[int, slice, int], Array
 def correlate(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry) -> Array:
     """y (O, OH, OW, N) of x (C, H, W, N) and w (O, C / groups, kh, kw), in the storage dtype. x may be widened."""
     o, (oh, ow), n = w.shape[0], g.output(x.shape[1], x.shape[2]), x.shape[3]
-    y = xp.empty((o, oh, ow, n), w.dtype)  # first: where it is too large, so are the numbers of blocks
+    y = xp.empty((o, oh, ow, n), w.dtype)  # first: an output that is too large fails before its blocks are counted
     wins = o <= 2 * g.kernel[0] * x.shape[0]  # else the sums over the taps across take longer than columns
     if wins and (parts := row_parts(g, x, w)):
         return correlate_rows(xp, x, w, bias, g, y, parts)
@@ -178,7 +178,7 @@ def spread_by_phases(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometr
         for wide in phases(g, size, 1):
             to = x[:, tall.places, wide.places]
             taps = w[:, :, tall.taps, wide.taps][:, :, ::-1, ::-1]
-            if taps.size:  # else there is no place that they see, either
+            if taps.size:  # else no place of y contributes
                 pads = [(-side.seen[0], side.seen[1] - n) for side, n in ((tall, y.shape[1]), (wide, y.shape[2]))]
                 inner = Geometry(taps.shape[2:], (1, 1), tuple(pads), (tall.dilation, wide.dilation), g.groups)
                 part = correlate(xp, y, xp.ascontiguousarray(taps), bias, inner)

@@ -6,15 +6,15 @@ import ctypes
 import sys
 from typing import Any
 
-kept = False  # whether freed blocks are kept for reuse
+kept = False  # True if freed blocks are kept for reuse
 
 
 def keep_freed_memory(device: Any) -> bool:
-    """Ask glibc to keep freed blocks for reuse instead of returning every large one to the kernel; whether it agreed.
+    """Ask glibc to keep freed blocks for reuse instead of returning every large one to the kernel. True if it agreed.
 
     A training step frees and allocates the same sizes over and over, and touching unmapped pages costs more than the
-    arithmetic (measured: a 6 MB product of two arrays takes 0.85 ms fresh, 0.18 ms reused). It is for the whole
-    process, and therefore a program's decision: tinymp's own programs call this, and `import tinymp` does not.
+    arithmetic (measured: a 6 MB product of two arrays takes 0.85 ms fresh, 0.18 ms reused). The setting concerns the
+    whole process and is a program's decision: tinymp's own programs call this, `import tinymp` does not.
     """
     global kept
     if not sys.platform.startswith("linux"):

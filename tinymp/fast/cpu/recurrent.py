@@ -1,4 +1,4 @@
-"""LSTM on a CPU: what the steps read is widened before the loop, and a step computes in place."""
+"""LSTM on a CPU: the inputs of the steps are widened before the loop, and a step computes in place."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def lstm_gates(xp: Any, m: Array, c: Array, a: Array, cell: Array, h: Array) -> 
     gates = a.reshape(len(a), 4, c.shape[1])
     i, f, g, o = gates[:, 0], gates[:, 1], gates[:, 2], gates[:, 3]
     t = xp.tanh(g)
-    sigmoid(xp, a)  # all of it: one pass over neighbours in memory is faster than two around g
+    sigmoid(xp, a)  # g included: one pass over contiguous memory is faster than two around it
     g[...] = t  # rounds: never, FP32 in an FP32 buffer
     wide = f * widen(c)
     wide += i * g
@@ -61,9 +61,9 @@ def lstm_backward(op: LSTM, dy: Array | None, dh_n: Array | None, dc_n: Array | 
         g, z = None if dys is None else dys[rows], dz[rows]
         lstm_slopes(xp, a[rows], c_before[rows], cells[rows], dh[:n], g, dc[:n], z)
         dh = after(dh, times(wide_hh.T, z), steps)
-    del a, cells, c_before, dys  # twice as large as what is stored
+    del a, cells, c_before, dys  # twice as large as the stored arrays
     wide = widen(dz)
-    # Under FP8, too, a sum of what was stored: the dz of the gates, which no format has rounded
+    # Under FP8 this also sums stored values: the dz of the gates, which no format has rounded
     db = (like_b_ih or like_b_hh) and store(reduce(wide, 0, "sum", like=dz).reshape(-1), like=x)
     return (
         like_x and steps.unpack(store(gemm(wide, w_ih), like=dz)),
@@ -119,7 +119,7 @@ def after(state: Array, rows: Array, steps: Steps) -> Array:
     """The running state after a step that computed its first rows: the rows themselves, if they are all of it."""
     if not steps.padded and rows.flags.c_contiguous:
         return rows
-    state[: len(rows)] = rows  # the other sequences have ended, or the rows lie transposed (products by BLAS)
+    state[: len(rows)] = rows  # the other sequences have ended, or the rows are transposed (products by BLAS)
     return state
 
 

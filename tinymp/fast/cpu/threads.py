@@ -1,7 +1,7 @@
 """The work of one op on a CPU's cores: as many threads as BLAS has take its parts in turn.
 
-BLAS shares a large product among its threads, but what lies between the products, and small ones, one core would do
-alone. So parts that do not depend on each other are each done by one thread, with BLAS's share of it.
+BLAS shares a large product among its threads, but one core alone would do the work between products, and small
+products. Therefore independent parts, with their products, are each done by one thread.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ with suppress(AttributeError, KeyError, OSError):  # OpenBLAS, as NumPy's wheels
     _library = ctypes.CDLL(sys.modules["numpy._core._multiarray_umath"].__file__)
     _get, _set = _library.scipy_openblas_get_num_threads64_, _library.scipy_openblas_set_num_threads64_
 
-_sharing: set[object] = set()  # for each call of `share` that is under way
-_before = _get() if _set else 1  # how many threads BLAS has where none is
+_sharing: set[object] = set()  # the running calls of `share`
+_before = _get() if _set else 1  # the number of BLAS's threads without such calls
 _pool: ThreadPoolExecutor | None = None
 
 
@@ -45,8 +45,8 @@ def count() -> int:
 
 
 def slices(n: int, size: int, most: int, threads: int | None = None) -> list[slice]:
-    """range(n) in slices. Together they have `size` elements, each at most `most` (or is a single place), and where
-    there is enough to do, they can be dealt out evenly to so many threads, by default all.
+    """range(n) in slices. Together they have `size` elements, each has at most `most` (or is a single place), and if
+    there is enough to do, they can be shared out evenly among `threads` threads, by default all.
     """
     threads = max(min(count() if threads is None else threads, size // LEAST), 1)
     number = max(-(-size // (max(most, 1) * threads)) * threads, 1)
@@ -75,7 +75,7 @@ def share(f: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
 def elementwise(f: Callable[..., Any], x: Any, *others: Any) -> Any:
     """f(x, *others), which has x's shape, dtype and memory order, in parts along x's slowest axis.
 
-    NotImplemented where x is small, or there is one part alone.
+    NotImplemented if x is small, or there is only one part.
     """
     axis = max(range(x.ndim), key=x.strides.__getitem__, default=None)
     if axis is None or x.size < LEAST or len(parts := slices(x.shape[axis], x.size, CACHED)) < 2:
@@ -125,7 +125,7 @@ def _help(*work: Any) -> None:
 
 
 def _begin(call: object) -> None:
-    """From now on a product is made by the thread that asks for it."""
+    """From now on BLAS computes a product in the calling thread."""
     global _before
     if (threads := _get()) > 1:  # else another call has set it
         _before = threads
@@ -139,8 +139,8 @@ def _end(call: object) -> None:
 
 
 def _settle() -> None:
-    """Give BLAS the threads that it should have. Without a lock, which an interrupt could leave locked: who changes
-    `_sharing` looks afterwards, until it is so.
+    """Give BLAS its number of threads. There is no lock, which an interrupt could leave locked: a thread that changes
+    `_sharing` checks this afterwards, and repeats it.
     """
     while _get() != (threads := 1 if _sharing else _before):
         _set(threads)
@@ -154,7 +154,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _forget() -> None:
-    """In a process that `fork` made, only the thread that forked goes on."""
+    """In a forked process only the thread that forked continues."""
     global _pool
     _pool = None
     _sharing.clear()
