@@ -179,7 +179,7 @@ def planted(tmp_path, monkeypatch):
 
         runs = []
         monkeypatch.setattr(bisect, "_in_a_process", played)
-        return Bisection(str(program), False, [], "loss", seeds, out=tmp_path), runs
+        return Bisection(Plan(str(program), False, [], "loss"), seeds, out=tmp_path), runs
 
     return make
 

@@ -60,7 +60,7 @@ class Trace(Instrument):
         self.path, self.config = Path(folder).absolute() / FILE, config  # the program may change the folder
         self._file: IO[str] | None = None
         self._places: dict[tuple, int] = {}
-        self._known: ByTensor[int] = ByTensor()  # the number of its line
+        self._known: ByTensor[int | None] = ByTensor()  # the number of its line
         self._reads: WeakKeyDictionary[Op, list[int | None]] = WeakKeyDictionary()  # what forward read, backward may
         self._deposits: dict[int, int | None] = {}  # by the id of a parameter that waits: of its gradient
         self._updates: dict[int, int | None] = {}  # by the id of a parameter: the number of its last update
@@ -136,8 +136,7 @@ class Trace(Instrument):
         line = self._known.of_array(x, version)
         if line is None:
             line = self._tensor(role, name, place, x, scale, inputs)
-            if line is not None:
-                self._known.put(x, version, line)
+            self._known.put(x, version, line)
         return line
 
     def _results(self, place: Place, op: Op, args: tuple, ys: tuple, scale: float, read: list) -> None:
@@ -146,8 +145,7 @@ class Trace(Instrument):
                 continue
             name = op.name_of(i) if op.phase == "backward" else str(i) * (len(ys) > 1)
             line = self._tensor("output", name, place, y, scale, read)
-            if line is not None:
-                self._known.put(y, version_of_result(values_of(y), args), line, op, i)
+            self._known.put(y, version_of_result(values_of(y), args), line, op, i)
 
     def _tensor(
         self, role: str, name: str, place: Place, x: Any, scale: float = 1.0, inputs: list | None = None

@@ -68,7 +68,6 @@ class _Step:
         names |= {self._b[j].name: self._a[i].name for i, j in self.partners.items() if self._a[i].role == "parameter"}
         own = {*names.values()}
         self._by(_named, lambda y: (key := _named(y)) and (key[0], names.get(key[1], key[1] * (key[1] not in own))))
-        self._by(lambda x: x.role == "loss" or None)
         for x in reversed(a):
             if x.number in self.partners:
                 self._pair_read(x, self._b[self.partners[x.number]], outputs=True)
@@ -83,8 +82,7 @@ class _Step:
         for x in one:
             if x.name in of_b:
                 self._pair(x, of_b[x.name])
-        if other:
-            self._pair_read(one[0], other[0], outputs=False)
+        self._pair_read(one[0], other[0], outputs=False)
 
     def _pair_read(self, x: Line, y: Line, outputs: bool) -> None:
         """Pair what both read in the same place: results of ops, or what comes from outside."""
@@ -124,21 +122,21 @@ class _Step:
 
     def _pair_backward(self, forward: list[list[Call]], backward: list[list[Call]]) -> None:
         """By their forward: an op of the same site that read what backward reads last. Else the n-th of a kind."""
-        found: list[dict[Hashable, Call]] = [{}, {}]
-        for which in (0, 1):
-            sites: defaultdict[Hashable, list[Call]] = defaultdict(list)
-            for c in forward[which]:
-                sites[c[0].module, c[0].op, c[0].caller].append(c)
-            for n, c in enumerate(backward[which]):
-                x = c[0]
-                calls = [f[0] for f in sites[x.module, x.op, x.caller]]
-                made = [f.number for f in calls if x.inputs[len(x.inputs) - len(f.inputs) :] == f.inputs]
-                kind: Hashable = x.signature  # of a forward before
-                if made:
-                    kind = made[-1] if which else self.partners.get(made[-1], "alone")
-                found[which][next(k for k in ((kind, i) for i in range(n + 1)) if k not in found[which])] = c
-        for key, call in found[0].items():
-            self._pair_calls(call, found[1].get(key, call[:0]))
+
+        def made(x: Line, calls: dict[tuple, int]) -> Hashable:
+            keys = [(x.module, x.op, x.caller, x.inputs[i:]) for i in range(len(x.inputs) + 1)]
+            return next((calls[key] for key in keys if key in calls), x.signature)  # or of a forward before
+
+        calls: list[dict[tuple, int]]
+        calls = [{(c[0].module, c[0].op, c[0].caller, c[0].inputs): c[0].number for c in some} for some in forward]
+        waiting: defaultdict[Hashable, list[Call]] = defaultdict(list)
+        for c in reversed(backward[1]):
+            waiting[made(c[0], calls[1])].append(c)
+        for c in backward[0]:
+            of: Any = made(c[0], calls[0])
+            of = self.partners.get(of, "alone") if of in self._a else of
+            if waiting[of]:
+                self._pair_calls(c, waiting[of].pop())
 
 
 def passes(x: Line, lines: dict[int, Line]) -> bool:
@@ -147,10 +145,10 @@ def passes(x: Line, lines: dict[int, Line]) -> bool:
 
 
 def _named(x: Line) -> tuple[str, str] | None:
-    """The parameter that a line belongs to."""
+    """The parameter that a line belongs to, or the loss."""
     if x.role in ("gradient", "update"):
         return x.role, x.module
-    return (x.role, x.name) if x.role == "parameter" else None
+    return (x.role, x.name) if x.role in ("parameter", "loss") else None
 
 
 def _calls(lines: list[Line]) -> list[Call]:

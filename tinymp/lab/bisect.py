@@ -29,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +85,10 @@ class BisectionError(Exception):
 class Bisection:
     """The search; `run` makes it.
 
-    program, module, arguments  what to run: a script, or with `module` the name of a module
-    measure        a global variable that the program leaves ("loss", "run.loss"): a number, or a list, whose last
-                   counts; or "FILE.json:key.key", of a file that it writes
-    seeds          runs per try. Before a run starts, the generators of tinymp, NumPy and Python are seeded with its
-                   seed, 0, 1, ..., which is then added to that of every `mp.manual_seed` in the program
-    tolerance      the margin, instead of the rule above
-    out            a folder for bisect.json, and for what the runs print
+    plan       what to run, as it is
+    seeds      runs per try, with the seeds 0, 1, ...
+    tolerance  the margin, instead of the rule above
+    out        a folder for bisect.json, and for what the runs print
 
     modules  what may be kept, each with names, keys, class and the lines where it is made and called
     models   the names of the models
@@ -101,10 +98,7 @@ class Bisection:
     runs     how many there were
     """
 
-    program: str
-    module: bool
-    arguments: list[str]
-    measure: str
+    plan: Plan
     seeds: int = 3
     tolerance: float | None = None
     out: Path = Path("runs/bisect")
@@ -125,8 +119,7 @@ class Bisection:
         every = self._all("keys", range(len(self.modules)))
         for seed in range(self.seeds):
             self.runs += 1
-            asked = self.program, self.module, self.arguments, self.measure
-            plan = Plan(*asked, seed, fp32=keep is None, keep=keep or [], modules=every)
+            plan = replace(self.plan, seed=seed, fp32=keep is None, keep=keep or [], modules=every)
             new.runs.append(_in_a_process(plan, self.out / "logs" / f"{self.runs:04}.txt"))
             if new.error:
                 break
@@ -207,7 +200,7 @@ class Bisection:
 
     def __str__(self) -> str:
         """The answer, and a table of all tries."""
-        rows = [("kept in FP32", f"{self.measure}, seed by seed", "mean", ""), *map(self._cells, self.tries)]
+        rows = [("kept in FP32", f"{self.plan.measure}, seed by seed", "mean", ""), *map(self._cells, self.tries)]
         low, high = self._bounds()
         rule = "the spread of FP32's runs, at least 1 % of their mean" if self.tolerance is None else "as asked"
         parts: list[str] = [

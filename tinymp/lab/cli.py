@@ -28,6 +28,7 @@ from .bisect import Bisection, BisectionError
 from .diff import diff
 from .explain import explain, overview
 from .program import as_if, check_program, children, ended, run, started, terminated_as_exit
+from .trial import Plan
 
 FILES = "audit.json", "ledger.csv", "audit.html"
 WRONG = (ValueError, OSError, ImportError, AttributeError, SyntaxError)  # what a wrong command line raises
@@ -240,8 +241,8 @@ def _bisect(p: argparse.ArgumentParser, options: argparse.Namespace) -> int:
             check(options.out)
         except WRONG as error:
             p.error(str(error))
-    asked = options.program, options.module, options.arguments, options.measure
-    bisection = Bisection(*asked, options.seeds, options.tolerance, options.out)
+    plan = Plan(options.program, options.module, options.arguments, options.measure)
+    bisection = Bisection(plan, options.seeds, options.tolerance, options.out)
     try:
         bisection.run()
     except BisectionError as error:

@@ -60,7 +60,8 @@ class Explanation:
             + "; ".join(f"{f} {getattr(kind, f)}" for f in kind._fields[1:-1] if getattr(kind, f) != "-")
             for kind in kinds
         ]
-        flips = [d for d in DECISIONS if TOPICS[d.topic].rule == topic.rule]
+        flips = [d for d in DECISIONS if d.policy == POLICIES.get(self.name)]
+        flips = flips or [d for d in DECISIONS if TOPICS[d.topic].rule == topic.rule]
         entries = [
             ("", self.formula),
             ("arithmetic", "\n".join(arithmetic)),
@@ -231,9 +232,7 @@ def ops_of(thing: Any, deep: int = 3) -> list[type[Op]]:
     if isinstance(thing, type):
         classes = [cls for cls in thing.__mro__ if cls not in nn.Module.__mro__]
         code = [f for cls in classes for f in vars(cls).values() if isinstance(f, FunctionType)]
-    named = [
-        cell.cell_contents for f in code for cell in f.__closure__ or ()
-    ]  # of a function that is made from a table
+    named = [cell.cell_contents for f in code for cell in f.__closure__ or ()]  # by a table of functions
     for f in code:
         names = [name for name in f.__code__.co_names if not hasattr(builtins, name)]
         named += [f.__globals__.get(name) or getattr(ops, name, None) for name in names]

@@ -35,8 +35,13 @@ from .program import run, started
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, see `Bisection`, and how.
+    """What to run, and how.
 
+    program, module, arguments  a script, or with `module` the name of a module
+    measure  a global variable that the program leaves ("loss", "run.loss"): a number, or a list, whose last counts; or
+             "FILE.json:key.key", of a file that it writes
+    seed     with which the generators of tinymp, NumPy and Python are seeded before the program starts, and which is
+             added to that of every `mp.manual_seed` in it
     fp32     whether FP32 takes the place of every half-precision policy, for models and data
     keep     the modules to keep, as "number of the model:path"; models are numbered as they are cast
     modules  all modules that may be kept, once they are known
@@ -46,7 +51,7 @@ class Plan:
     module: bool
     arguments: list[str]
     measure: str
-    seed: int
+    seed: int = 0
     fp32: bool = False
     keep: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
