@@ -230,3 +230,8 @@ def test_python_m_tinymp(script):
     done = subprocess.run(run, capture_output=True, text=True)
     assert done.returncode == 7, done.stderr
     assert " became infinite and 1 (" in done.stdout
+
+
+def test_how_long_a_long_audit_takes(script, tmp_path, capsys):
+    assert main(["audit", "--shadow", "--formats", "bf16", str(script)]) == 0
+    assert "A step will take about 7 times as long as without an audit; --every 10" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""In a notebook: a cell is audited, and its lines have the reader's numbers."""
+"""In a notebook: a cell is audited, its lines have the reader's numbers, and one line tells how far it is."""
 
 import pytest
 
@@ -26,8 +26,16 @@ def shell(monkeypatch):
     interactive.InteractiveShell.clear_instance()
     made = interactive.InteractiveShell.instance()
     made.history_manager.enabled = False
-    made.shown = []
-    monkeypatch.setattr(notebook, "display", made.shown.append)
+    made.lines, made.shown = [], []
+
+    class Handle:
+        def update(self, text):
+            made.lines.append(text.data)
+
+    def display(what, display_id=False):
+        return Handle() if display_id else made.shown.append(what)
+
+    monkeypatch.setattr(notebook, "display", display)
     made.run_cell("%load_ext tinymp.lab.notebook", store_history=True)
     assert made.run_cell(SETUP, store_history=True).success
     yield made
@@ -41,6 +49,16 @@ def test_a_cell_is_audited(shell, line, name):
     (a,) = shell.shown
     assert a is shell.user_ns[name] and (a.shadow is not None) is ("shadow" in line)
     assert {"In [2]:8", "In [3]:4"} <= {row.caller for row in a.ledger}  # as the reader counts them
+    assert shell.lines[-1].startswith("audit: 20 steps, loss ") and len(shell.lines) < 20
+
+
+def test_the_line_is_renewed_now_and_then(shell, monkeypatch):
+    from tinymp.lab import notebook
+
+    now = iter(range(1000))
+    monkeypatch.setattr(notebook.time, "monotonic", lambda: next(now) * 0.1)
+    shell.run_cell("%%audit\nfor _ in range(20):\n    step()")
+    assert 2 < len(shell.lines) < 8
 
 
 def test_a_cell_that_fails_says_so_once_and_the_audit_is_there(shell, capsys):

@@ -167,7 +167,10 @@ def _ablate(p: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         except WRONG as error:
             p.error(str(error))
         for number, decision in enumerate(chosen, 1):
-            ablation.run(decision)
+            try:
+                ablation.run(decision)
+            except (OSError, ImportError) as error:  # data that are missing
+                p.error(str(error))
             print(f"{number} of {len(chosen)}: {decision.name}: {decision.flipped}", flush=True)
             write_json(options.out / "ablation.json", ablation.as_dict())  # so far: all of them may take hours
     print(f"\n{ablation}\n\nwrote ablation.json to {options.out}")
@@ -208,6 +211,9 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace) -> int:
             )
         except WRONG as wrong:
             p.error(str(wrong))
+        if times := [n for n, asked in ((3, options.shadow), (2, options.trace), (1, options.formats)) if asked]:
+            hint = "" if options.every > 1 else "; --every 10 listens to one in ten"
+            print(f"A step will take about {3 + sum(times)} times as long as without an audit{hint}.", file=sys.stderr)
         own, before = os.getpid(), ()
         try:
             with audited, terminated_as_exit():

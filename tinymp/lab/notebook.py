@@ -7,11 +7,30 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
-from IPython.display import display
+from IPython.display import Pretty, display
 
 from ..audit.audit import audit
+from ..audit.listener import Instrument
+from ..audit.numbers import many, number
+
+
+class Progress(Instrument):
+    """Shows how far a training is, in one line that is renewed in its place at most twice a second."""
+
+    def __init__(self) -> None:
+        self.shown, self.line = time.monotonic(), display(Pretty("audit: no step so far"), display_id=True)
+
+    def stepped(self, optimizer: Any, result: Any) -> None:
+        if time.monotonic() >= self.shown + 0.5:
+            self.show()
+
+    def show(self) -> None:
+        self.shown = time.monotonic()
+        loss = "" if self.listener.loss is None else f", loss {number(self.listener.loss[0])}"
+        self.line.update(Pretty(f"audit: {many(self.listener.iterations, 'step')}{loss}"))
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -19,7 +38,8 @@ def load_ipython_extension(shell: Any) -> None:
 
     def audited(line: str, cell: str) -> None:
         options, name = re.fullmatch(r"(.*?)(?:\bas\s+(\w+))?\s*", line).groups()  # type: ignore[union-attr]
-        made = shell.user_ns[name or "a"] = audit(**eval(f"dict({options})", shell.user_ns))
+        options, progress = eval(f"dict({options})", shell.user_ns), Progress()
+        made = shell.user_ns[name or "a"] = audit(progress, **options)
         count, shell.execution_count = shell.execution_count, len(shell.user_ns["In"]) - 1  # of the cell, not the next
         try:
             with made:  # a line in place of the magic's: lines have the numbers that the reader sees
@@ -29,6 +49,7 @@ def load_ipython_extension(shell: Any) -> None:
             raise
         finally:
             shell.execution_count = count
+            progress.show()
             display(made)
 
     shell.register_magic_function(audited, "cell", "audit")
