@@ -357,6 +357,9 @@ def test_each_process_has_its_own_file(tmp_path):
         assert found.same and "other processes: trace." in " ".join(str(found).split())
     with mp.audit(trace=tmp_path / "a"), open(tmp_path / "a" / "trace.2.jsonl") as other:
         assert other.read().count("\n") > 2  # one audit does not touch another's
+        again = "import sys, tinymp as mp\nwith mp.audit(trace=sys.argv[1]): mp.ones(5).exp()"
+        subprocess.run([sys.executable, "-c", again, tmp_path / "a"], check=True)  # a process of its own, meanwhile
+    assert [line.shape for step in Run(tmp_path / "a" / "trace.1.jsonl").steps() for line in step.lines] == [(5,)] * 2
 
 
 def test_runs_of_other_machines_and_versions(tmp_path):

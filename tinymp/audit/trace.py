@@ -23,6 +23,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 from weakref import WeakKeyDictionary
@@ -42,6 +43,11 @@ from .listener import Instrument, Place, begins_backward
 from .machine import info
 from .sampling import ByTensor, distinct, version_of_result
 from .sketch import Mark, mark
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows, and browsers
+    fcntl = None  # type: ignore[assignment]
 
 FILE, FORMAT = "trace.jsonl", 1
 PLACE = ("role", "name", "module", "op", "phase", "caller", "shape", "dtype", "policy", "device")
@@ -68,10 +74,20 @@ class Trace(Instrument):
         self._begun: dict[str, int] = {}  # by the policy: the last iteration whose beginning was written
 
     def open(self) -> None:
-        """Begin the file. OSError where it cannot be written."""
-        self.path = self.path.with_name(f"trace.{number}.jsonl") if (number := _process()) else self.path
+        """Begin the file: while another process writes it, the next. OSError where it cannot be written."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self.path, "w", encoding="ascii", buffering=1)  # noqa: SIM115  # a line at a time
+        for i in count(_process()):
+            self.path = self.path.with_name(f"trace.{i}.jsonl" if i else FILE)
+            file = open(self.path, "a", encoding="ascii", buffering=1)  # noqa: SIM115  # a line at a time
+            try:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                file.close()
+        if os.fstat(file.fileno()).st_size:  # a device cannot be truncated
+            file.truncate(0)
+        self._file = file
         about = {"program": " ".join(sys.argv), "commit": commit(sys.path[0] or "."), **self.config}
         self._write({"tinymp trace": FORMAT, **about, "environment": dict(info())})
 
