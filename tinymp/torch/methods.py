@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import ops
 from ..arguments import called
-from ..backend.extras import held
+from ..backend.extras import Held, held
 from ..dtypes import FLOATING, as_dtype
 from ..nn import Embedding, init
 from ..nn.functions import Function
@@ -21,8 +21,9 @@ from .types import DTYPES, Size, lengths
 # Functions of `ops` that are methods of PyTorch's Tensor and not of tinymp's
 METHODS = """
     acos addcdiv addcmul addmm allclose asin atan atan2 bernoulli bincount broadcast_to ceil cos cosh count_nonzero
-    cumprod diag diagonal dot equal erf erfinv expm1 floor floor_divide fmod index_add isclose lerp log10 log1p log2
-    logical_xor masked_select movedim multinomial mv narrow nonzero outer remainder repeat_interleave roll round sin
+    cumprod diag diagonal dot equal erf erfinv expm1 floor floor_divide fmod index_add index_fill isclose lerp log10 log1p log2
+    logical_xor masked_select movedim multinomial mv narrow nonzero outer remainder repeat_interleave roll round
+    scatter_add sin
     sinh swapaxes take_along_dim tan tile trunc unflatten unique
 """
 # Functions of `ops` that PyTorch has in nn.functional, and not at its top
@@ -36,8 +37,8 @@ FUNCTIONAL = """
 # In place, like `add_`: the function's result is written into the tensor, outside the graph
 IN_PLACE = """
     abs acos addcdiv addcmul addmm asin atan atan2 bernoulli ceil clip cos cosh cumprod cumsum eq erf erfinv exp expm1
-    floor floor_divide fmod ge gt index_add le lerp log log10 log1p log2 logical_and logical_not logical_or logical_xor
-    lt maximum minimum ne neg pow reciprocal relu remainder round rsqrt scatter sigmoid sign sin sinh softmax sqrt
+    floor floor_divide fmod ge gt index_add index_fill le lerp log log10 log1p log2 logical_and logical_not logical_or logical_xor
+    lt maximum minimum ne neg pow reciprocal relu remainder round rsqrt scatter scatter_add sigmoid sign sin sinh softmax sqrt
     square tan tanh tril triu trunc
 """
 _UPDATES = "add sub mul truediv pow mod floordiv and_ or_ matmul"
@@ -223,6 +224,8 @@ TENSOR: dict[str, Any] = {
     "get_device": lambda x: 0 if x.device == "gpu" else -1,
     "data_ptr": lambda x: x.array.ctypes.data if x.device == "cpu" else x.array.data.ptr,
     "pin_memory": lambda x: x,
+    "register_hook": Held("ops.more.hooks.register_hook"),
+    "retain_grad": Held("ops.more.hooks.retain_grad"),
     "where": lambda x, condition, other: ops.where(condition, x, other),
 }
 

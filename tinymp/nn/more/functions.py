@@ -18,7 +18,9 @@ __all__ += ["CELU", "SELU", "CTCLoss", "ConstantPad2d", "Hardsigmoid", "Softsign
 __all__ += ["ELU", "GELU", "GLU", "Dropout1d", "Dropout2d", "Hardswish", "Hardtanh", "HuberLoss", "KLDivLoss", "L1Loss"]
 __all__ += ["LocalResponseNorm", "LogSigmoid", "MaxPool1d", "Mish", "NLLLoss", "PReLU", "PixelShuffle", "ReLU6"]
 __all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "SmoothL1Loss", "Softplus"]
-__all__ += ["Unflatten", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad2d"]
+__all__ += ["Unflatten", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d"]
+__all__ += ["ConstantPad1d", "CosineEmbeddingLoss", "CosineSimilarity", "GaussianNLLLoss", "HingeEmbeddingLoss"]
+__all__ += ["MarginRankingLoss", "PairwiseDistance", "SoftMarginLoss", "TripletMarginLoss"]
 
 
 def _row(name: str, op: Any, says: str, base: type = Function, **options: Any) -> Any:
@@ -39,9 +41,13 @@ def _pad(name: str, axes: int, mode: str, says: str) -> Any:
     return _row(name, pad, f"{says}: padding is an integer or {sides}.")
 
 
-def pad(input: Tensor, padding: Any, value: float) -> Tensor:
-    """`ops.pad` of the last two axes with a value."""
-    return ops.pad(input, integers("ConstantPad2d", "padding", padding, 4, -(2**31)), "constant", value)
+def _constant(axes: int) -> Any:
+    """`ops.pad` of the last axes with a value."""
+
+    def pad(input: Tensor, padding: Any, value: float) -> Tensor:
+        return ops.pad(input, integers(f"ConstantPad{axes}d", "padding", padding, 2 * axes, -(2**31)), "constant", value)
+
+    return pad
 
 
 def unflatten(input: Tensor, dim: int, unflattened_size: Any) -> Tensor:
@@ -81,9 +87,10 @@ AdaptiveMaxPool2d = _row("AdaptiveMaxPool2d", ops.adaptive_max_pool2d, "Maxima o
 _channels = "In training, whole channels become zero with probability p."
 Dropout1d = _row("Dropout1d", ops.dropout1d, _channels, Dropout, without=("training",))
 Dropout2d = _row("Dropout2d", ops.dropout2d, _channels, Dropout, without=("training",))
-ConstantPad2d = _row(
-    "ConstantPad2d", pad, "`value` around images: padding is an integer or (left, right, top, bottom)."
-)
+_sides = "padding is an integer or (left, right"
+ConstantPad1d = _row("ConstantPad1d", _constant(1), f"`value` at both ends of (N, C, L): {_sides}).")
+ConstantPad2d = _row("ConstantPad2d", _constant(2), f"`value` around images: {_sides}, top, bottom).")
+ZeroPad1d = _pad("ZeroPad1d", 1, "constant", "Zeros at both ends of (N, C, L)")
 ZeroPad2d = _pad("ZeroPad2d", 2, "constant", "Zeros around images")
 ReflectionPad1d = _pad("ReflectionPad1d", 1, "reflect", "Both ends of (N, C, L) mirrored without the edge")
 ReflectionPad2d = _pad("ReflectionPad2d", 2, "reflect", "Images (N, C, H, W) mirrored at their edges")
@@ -160,4 +167,13 @@ L1Loss = _row("L1Loss", ops.l1_loss, "|input - target|.", **_unweighted)
 SmoothL1Loss = _row("SmoothL1Loss", ops.smooth_l1_loss, "Quadratic below beta, linear above, with slope 1.", **_two)
 HuberLoss = _row("HuberLoss", ops.huber_loss, "Quadratic below delta, linear above, with slope delta.", **_unweighted)
 KLDivLoss = _row("KLDivLoss", ops.kl_div, "target (ln target - input), for log-probabilities input.", **_two)
+_three = _two | {"inputs": 3}
+MarginRankingLoss = _row("MarginRankingLoss", ops.margin_ranking_loss, "max(0, -y (x1 - x2) + margin).", **_three)
+CosineEmbeddingLoss = _row("CosineEmbeddingLoss", ops.cosine_embedding_loss, "Cosines, near 1 or below.", **_three)
+TripletMarginLoss = _row("TripletMarginLoss", ops.triplet_margin_loss, "max(0, near - far + margin).", **_three)
+GaussianNLLLoss = _row("GaussianNLLLoss", ops.gaussian_nll_loss, "(ln v + (input - target)^2 / v) / 2.", **_three)
+HingeEmbeddingLoss = _row("HingeEmbeddingLoss", ops.hinge_embedding_loss, "x, or max(0, margin - x).", **_two)
+SoftMarginLoss = _row("SoftMarginLoss", ops.soft_margin_loss, "ln(1 + exp(-target input)).", **_two)
+CosineSimilarity = _row("CosineSimilarity", ops.cosine_similarity, "The cosine of x1 and x2 along dim.", inputs=2)
+PairwiseDistance = _row("PairwiseDistance", ops.pairwise_distance, "The p-norm of x1 - x2 + eps.", inputs=2)
 CTCLoss = _row("CTCLoss", ops.ctc_loss, "-ln of the probability of targets under all alignments.", Loss, inputs=4)
