@@ -16,6 +16,7 @@ from ..nn.functions import Function
 from ..nn.module import Module
 from ..precision import FP32, Policy
 from ..tensor import Tensor
+from .different import MISSING
 from .types import DTYPES, Size, lengths
 
 # Functions of `ops` that are methods of PyTorch's Tensor and not of tinymp's
@@ -184,6 +185,10 @@ def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
     return held("ops.movedim")(ops.stack(windows, dim), dim + 1, -1)
 
 
+def _absent(x: Tensor, name: str) -> Any:
+    raise AttributeError(f"'{type(x).__name__}' object has no attribute '{name}' in tinymp; {MISSING}")
+
+
 TENSOR: dict[str, Any] = {
     **{name: _of_held(name) for name in METHODS.split()},
     **{f"{name}_": _of_held(name, True) for name in IN_PLACE.split()},
@@ -226,6 +231,11 @@ TENSOR: dict[str, Any] = {
     "pin_memory": lambda x: x,
     "register_hook": Held("ops.more.hooks.register_hook"),
     "retain_grad": Held("ops.more.hooks.retain_grad"),
+    "clamp_min": lambda x, min: x.clamp(min),
+    "clamp_max": lambda x, max: x.clamp(max=max),
+    "clamp_min_": lambda x, min: x.clamp_(min),
+    "clamp_max_": lambda x, max: x.clamp_(max=max),
+    "__getattr__": _absent,
     "where": lambda x, condition, other: ops.where(condition, x, other),
 }
 
