@@ -45,7 +45,9 @@ def _constant(axes: int) -> Any:
     """`ops.pad` of the last axes with a value."""
 
     def pad(input: Tensor, padding: Any, value: float) -> Tensor:
-        return ops.pad(input, integers(f"ConstantPad{axes}d", "padding", padding, 2 * axes, -(2**31)), "constant", value)
+        return ops.pad(
+            input, integers(f"ConstantPad{axes}d", "padding", padding, 2 * axes, -(2**31)), "constant", value
+        )
 
     return pad
 

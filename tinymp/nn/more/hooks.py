@@ -17,6 +17,7 @@ from ...precision import MOVEMENT, Policy
 from ...tensor import Tensor
 from ..module import Module
 
+
 class Kept(NamedTuple):
     """own: the policy of a module that is kept in another one; around: that of the model.
 

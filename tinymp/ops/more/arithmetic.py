@@ -131,7 +131,9 @@ def div_rounded(pair: list, mode: str) -> Tensor:
     """`div` of what `operands` made, with a rounding_mode."""
     choice("div", "rounding_mode", mode, ("floor", "trunc"))
     if any(x.dtype in FLOATING if isinstance(x, Tensor) else isinstance(x, float) for x in pair):
-        return DivRounded.apply(*[x.float() if isinstance(x, Tensor) and x.dtype not in FLOATING else x for x in pair], mode=mode)
+        return DivRounded.apply(
+            *[x.float() if isinstance(x, Tensor) and x.dtype not in FLOATING else x for x in pair], mode=mode
+        )
     return floor_divide(pair[0] if mode == "floor" else sub(pair[0], fmod(*pair)), pair[1])
 
 

@@ -73,8 +73,9 @@ def hooks_of(how: str, x: Tensor) -> dict:
         if id(x) not in _leaves:
             finalize(x, _leaves.pop, id(x), None)
         return _leaves.setdefault(id(x), {})
-    if "heard" not in vars(op):
-        me: Any = ref(op)
+    if (heard := vars(op).get("heard")) is None:
+        me: Any = ref(op)  # for it holds the function
+        op.heard = heard = {}  # type: ignore[attr-defined]
 
         def run_backward(dys: list, retain: bool) -> tuple:
             own = me()
@@ -83,8 +84,8 @@ def hooks_of(how: str, x: Tensor) -> dict:
                     dys[i] = _passed(joined(dys[i], Target((), own.dtype)), hooks)
             return type(own).run_backward(own, dys, retain)
 
-        op.heard, op.run_backward = {}, run_backward  # type: ignore[method-assign]
-    return op.heard.setdefault(x.output_nr, {})
+        op.run_backward = run_backward  # type: ignore[method-assign]
+    return heard.setdefault(x.output_nr, {})
 
 
 def _hooked_deposit(self: Backward) -> None:
@@ -96,12 +97,12 @@ def _hooked_deposit(self: Backward) -> None:
 
 
 def _passed(g: Array, hooks: dict) -> Array:
+    """What the hooks make of a gradient, of which they get a copy and may keep it: others may read the same memory."""
+    given = Tensor(g.copy())
     for key in sorted(hooks):
-        given = Tensor(g.copy())  # which the hook may change: others may read the same memory
         with no_grad():
             found = hooks[key](given)
-        found = given if found is None else found
-        if found.shape != g.shape:
-            raise ValueError(f"register_hook: expected a gradient of shape {g.shape} from the hook, got {found.shape}")
-        g = found.to(g.dtype).array
-    return g
+        given = given if found is None else found.to(g.dtype)
+        if given.shape != g.shape:
+            raise ValueError(f"register_hook: expected a gradient of shape {g.shape} from the hook, got {given.shape}")
+    return given.array.copy()

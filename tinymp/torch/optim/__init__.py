@@ -38,7 +38,7 @@ class Optimizer(_optim.Optimizer):
     def check_options(self, group: dict[str, Any]) -> None:
         """The options of a program's own rule may be anything; a group of any may have more, which have no effect."""
         if not self._own:
-            known = {name: x for name, x in group.items() if name in {*self.defaults, "initial_lr"}}
+            known = {name: x for name, x in group.items() if name in {*self.defaults, "initial_lr", "params"}}
             super().check_options(known)
             group.update(known)
 
