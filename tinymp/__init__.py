@@ -70,7 +70,7 @@ _NAMES = {
         ReplicationPad2d SELU SiLU SmoothL1Loss SoftMarginLoss Softmax Softplus Softsign Threshold TripletMarginLoss
         Unflatten Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad1d ZeroPad2d""",
     "nn.more.group_norm": "GroupNorm InstanceNorm1d InstanceNorm2d LayerNorm RMSNorm",
-    "nn.more.init": """init.calculate_gain init.dirac_ init.eye_ init.kaiming_normal_ init.kaiming_uniform_
+    "nn.more.init": """init.calculate_gain init.kaiming_normal_ init.kaiming_uniform_
         init.orthogonal_ init.trunc_normal_ init.xavier_normal_ init.xavier_uniform_""",
     "nn.more.hooks": """module.register_forward_hook module.register_forward_pre_hook
         module.register_full_backward_hook""",
@@ -127,7 +127,7 @@ _NAMES = {
     "ops.more.views": "cat chunk contiguous expand permute split squeeze stack unsqueeze view",
     "optim.more.clip": "clip_grad_value_ clip.norm_p",
     "optim.more.rules": "Adadelta Adagrad AdamW Adamax NAdam RAdam RMSprop",
-    "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts CyclicLR ExponentialLR LambdaLR LinearLR
+    "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LambdaLR LinearLR
         MultiStepLR MultiplicativeLR OneCycleLR PolynomialLR ReduceLROnPlateau SWALR SequentialLR StepLR""",
 }
 _HELD = {

@@ -38,6 +38,9 @@ optim.LBFGS: it calls the loss several times a step, which loss scaling does not
 optim.SparseAdam: optim.Adam takes sparse gradients
 optim.swa_utils.get_ema_multi_avg_fn optim.swa_utils.get_swa_multi_avg_fn: averages are of one tensor; pass\
  avg_fn=get_ema_avg_fn(decay)
+optim.lr_scheduler.CyclicLR: use OneCycleLR, or LambdaLR with a function of the step
+nn.init.dirac_ nn.init.eye_: write weight.copy_(...) under no_grad, of torch.eye(n, m) and zeros
+optim.lr_scheduler.ChainedScheduler: call step() of each schedule, one after the other
 func.functional_call: load the tensors with module.load_state_dict, or write the forward as a function of them
 quantization ao: tinymp trains; low precisions are studied in tinymp.study
 profiler autograd.profiler utils.bottleneck: use tinymp.audit(), or `tinymp.observe`

@@ -195,11 +195,10 @@ def following(change: Any) -> Any:
 
     @wraps(change)
     def function(*args: Any, **options: Any) -> Any:
-        held_ones = [g for g in gradients_held.values() if g.array is g.leaf.grad_array]
+        now = [g for g in gradients_held.values() if g.array is g.leaf.grad_array]
         found = change(*args, **options)
-        for g in held_ones:
-            if g.leaf.grad_array is not None:
-                g.array, g.grad_scale = g.leaf.grad_array, g.leaf.grad_scale
+        for g in now:
+            g.array, g.grad_scale = g.leaf.grad_array, g.leaf.grad_scale
         return found
 
     return function

@@ -57,14 +57,6 @@ class PartList(Module):
     def __iter__(self) -> Iterator:
         return iter(self._own(self.kind).values())
 
-    def insert(self, index: int, part: Any) -> None:
-        """Put a part in front of the one with this number."""
-        parts = [*self]
-        parts.insert(index, part)
-        self.append(part)
-        for i, one in enumerate(parts):
-            self[i] = one
-
 
 class ModuleList(PartList):
     """A list of modules, whose parameters count as its own. Indexing, slicing, `append`, `extend`, `len`.

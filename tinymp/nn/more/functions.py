@@ -29,27 +29,16 @@ def _row(name: str, op: Any, says: str, base: type = Function, **options: Any) -
     return type(name, (base,), {"__doc__": says, "__module__": __name__}, op=op, **options)
 
 
-def _pad(name: str, axes: int, mode: str, says: str) -> Any:
+def _pad(name: str, axes: int, mode: str, says: str, *without: str) -> Any:
     """The module that pads the last axes with this mode."""
 
-    def pad(input: Tensor, padding: Any) -> Tensor:
+    def pad(input: Tensor, padding: Any, value: Any = None) -> Tensor:
         if mode != "constant" and tensor(name, "input", input).ndim not in (axes + 1, axes + 2):
             raise ValueError(f"{name}: expected `input` to have {axes + 1} or {axes + 2} axes, got shape {input.shape}")
-        return ops.pad(input, integers(name, "padding", padding, 2 * axes, -(2**31)), mode)
+        return ops.pad(input, integers(name, "padding", padding, 2 * axes, -(2**31)), mode, value)
 
     sides = "(left, right)" if axes == 1 else "(left, right, top, bottom)"
-    return _row(name, pad, f"{says}: padding is an integer or {sides}.")
-
-
-def _constant(axes: int) -> Any:
-    """`ops.pad` of the last axes with a value."""
-
-    def pad(input: Tensor, padding: Any, value: float) -> Tensor:
-        return ops.pad(
-            input, integers(f"ConstantPad{axes}d", "padding", padding, 2 * axes, -(2**31)), "constant", value
-        )
-
-    return pad
+    return _row(name, pad, f"{says}: padding is an integer or {sides}.", without=without)
 
 
 def unflatten(input: Tensor, dim: int, unflattened_size: Any) -> Tensor:
@@ -89,15 +78,14 @@ AdaptiveMaxPool2d = _row("AdaptiveMaxPool2d", ops.adaptive_max_pool2d, "Maxima o
 _channels = "In training, whole channels become zero with probability p."
 Dropout1d = _row("Dropout1d", ops.dropout1d, _channels, Dropout, without=("training",))
 Dropout2d = _row("Dropout2d", ops.dropout2d, _channels, Dropout, without=("training",))
-_sides = "padding is an integer or (left, right"
-ConstantPad1d = _row("ConstantPad1d", _constant(1), f"`value` at both ends of (N, C, L): {_sides}).")
-ConstantPad2d = _row("ConstantPad2d", _constant(2), f"`value` around images: {_sides}, top, bottom).")
-ZeroPad1d = _pad("ZeroPad1d", 1, "constant", "Zeros at both ends of (N, C, L)")
-ZeroPad2d = _pad("ZeroPad2d", 2, "constant", "Zeros around images")
-ReflectionPad1d = _pad("ReflectionPad1d", 1, "reflect", "Both ends of (N, C, L) mirrored without the edge")
-ReflectionPad2d = _pad("ReflectionPad2d", 2, "reflect", "Images (N, C, H, W) mirrored at their edges")
-ReplicationPad1d = _pad("ReplicationPad1d", 1, "replicate", "Both ends of (N, C, L) repeated")
-ReplicationPad2d = _pad("ReplicationPad2d", 2, "replicate", "The edges of images (N, C, H, W) repeated")
+ConstantPad1d = _pad("ConstantPad1d", 1, "constant", "`value` at both ends of (N, C, L)")
+ConstantPad2d = _pad("ConstantPad2d", 2, "constant", "`value` around images")
+ZeroPad1d = _pad("ZeroPad1d", 1, "constant", "Zeros at both ends of (N, C, L)", "value")
+ZeroPad2d = _pad("ZeroPad2d", 2, "constant", "Zeros around images", "value")
+ReflectionPad1d = _pad("ReflectionPad1d", 1, "reflect", "Both ends of (N, C, L) mirrored without the edge", "value")
+ReflectionPad2d = _pad("ReflectionPad2d", 2, "reflect", "Images (N, C, H, W) mirrored at their edges", "value")
+ReplicationPad1d = _pad("ReplicationPad1d", 1, "replicate", "Both ends of (N, C, L) repeated", "value")
+ReplicationPad2d = _pad("ReplicationPad2d", 2, "replicate", "The edges of images (N, C, H, W) repeated", "value")
 
 
 class Upsample(Function, op=ops.interpolate):

@@ -16,7 +16,6 @@ from ...tensor import Tensor
 
 _keys = count()
 _leaves: dict[int, dict] = {}  # by the id of a leaf, its hooks
-_deposit = Backward.deposit
 
 
 class RemovableHandle:
@@ -69,7 +68,8 @@ def hooks_of(how: str, x: Tensor) -> dict:
     if not x.requires_grad:
         raise RuntimeError(f"{how}: this tensor does not require a gradient: no input does or no_grad cut it off")
     if (op := x.grad_fn) is None:
-        Backward.deposit = _hooked_deposit  # type: ignore[method-assign]
+        if "hears" not in vars(Backward.deposit):
+            Backward.deposit = _hearing(Backward.deposit)  # type: ignore[method-assign]
         if id(x) not in _leaves:
             finalize(x, _leaves.pop, id(x), None)
         return _leaves.setdefault(id(x), {})
@@ -88,12 +88,16 @@ def hooks_of(how: str, x: Tensor) -> dict:
     return heard.setdefault(x.output_nr, {})
 
 
-def _hooked_deposit(self: Backward) -> None:
-    for slot in self.leaves.values():
-        if hooks := _leaves.get(id(slot[0])):
-            g = slot[1].dense() if hasattr(slot[1], "dense") else joined(slot[1], slot[0].array)
-            slot[1] = _passed(g, hooks)
-    _deposit(self)
+def _hearing(deposit: Callable) -> Callable:
+    def method(self: Backward) -> None:
+        for slot in self.leaves.values():
+            if hooks := _leaves.get(id(slot[0])):
+                g = slot[1].dense() if hasattr(slot[1], "dense") else joined(slot[1], slot[0].array)
+                slot[1] = _passed(g, hooks)
+        deposit(self)
+
+    method.hears = True  # type: ignore[attr-defined]
+    return method
 
 
 def _passed(g: Array, hooks: dict) -> Array:

@@ -20,7 +20,6 @@ from ..schedule import Schedule
 __all__ = [
     "ConstantLR",
     "CosineAnnealingWarmRestarts",
-    "CyclicLR",
     "ExponentialLR",
     "LambdaLR",
     "LinearLR",
@@ -183,21 +182,15 @@ class OneCycleLR(Schedule):
         self.div_factor = number(name, "div_factor", div_factor, 0, above=True)
         self.final_div_factor = number(name, "final_div_factor", final_div_factor, 0, above=True)
         self.max_lrs = _per_group(name, "max_lr", max_lr, len(groups))
-        first = [rate / self.div_factor for rate in self.max_lrs]
-        self._begin(optimizer, first, cycle_momentum, base_momentum, max_momentum)
-
-    def _begin(self, optimizer: Optimizer, first: list[float], cycles: bool, base_momentum: Any, top: Any) -> None:
-        """Begin with these rates, and momenta from `top` to base_momentum if `cycles`."""
-        name, groups = type(self).__name__, getattr(optimizer, "param_groups", [])
         low = _per_group(name, "base_momentum", base_momentum, len(groups), 1)
-        high = _per_group(name, "max_momentum", top, len(groups), 1)
-        self.momenta = list(zip(low, high)) if flag(name, "cycle_momentum", cycles) else []
+        high = _per_group(name, "max_momentum", max_momentum, len(groups), 1)
+        self.momenta = list(zip(low, high)) if flag(name, "cycle_momentum", cycle_momentum) else []
         if self.momenta and any("momentum" not in g and "betas" not in g for g in groups):
             raise ValueError(f"{name}: expected an optimizer with momentum or betas for cycle_momentum=True")
         if isinstance(optimizer, Optimizer):
-            for group, rate in zip(groups, first):
-                group["initial_lr"] = rate
-        Schedule.__init__(self, optimizer)
+            for group, rate in zip(groups, self.max_lrs):
+                group["initial_lr"] = rate / self.div_factor
+        super().__init__(optimizer)
 
     def rate(self, base: float, t: int, group: int) -> float:
         return self._along(t, base, self.max_lrs[group], base / self.final_div_factor)
@@ -221,51 +214,6 @@ class OneCycleLR(Schedule):
                 group["betas"] = (momentum, *group["betas"][1:])
             else:
                 group["momentum"] = momentum
-
-
-class CyclicLR(OneCycleLR):
-    """From base_lr up to max_lr in step_size_up steps, down in step_size_down, and again (Smith, 2017); lists are one
-    per group.
-
-    mode "triangular2": each cycle rises half as far as the one before; "exp_range": gamma^t as far; or scale_fn of the
-    cycle's number, from 1 on, with scale_mode "iterations" of t. cycle_momentum: as in OneCycleLR.
-    """
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        base_lr: float | Sequence[float],
-        max_lr: float | Sequence[float],
-        step_size_up: int = 2000,
-        step_size_down: int | None = None,
-        mode: str = "triangular",
-        gamma: float = 1.0,
-        scale_fn: Callable | None = None,
-        scale_mode: str = "cycle",
-        cycle_momentum: bool = True,
-        base_momentum: float | Sequence[float] = 0.8,
-        max_momentum: float | Sequence[float] = 0.9,
-    ) -> None:
-        name, groups = "CyclicLR", len(getattr(optimizer, "param_groups", []))
-        self.up = count(name, "step_size_up", step_size_up)
-        self.down = self.up if step_size_down is None else count(name, "step_size_down", step_size_down)
-        number(name, "gamma", gamma, 0)
-        scales = {"triangular": lambda n: 1.0, "triangular2": lambda n: 0.5 ** (n - 1), "exp_range": lambda t: gamma**t}
-        scale = scales[choice(name, "mode", mode, tuple(scales))]
-        self.scale_fn = scale if scale_fn is None else function(name, "scale_fn", scale_fn)
-        by = choice(name, "scale_mode", scale_mode, ("cycle", "iterations"))
-        self.by_cycle = by == "cycle" if scale_fn is not None else mode != "exp_range"
-        self.max_lrs = _per_group(name, "max_lr", max_lr, groups)
-        first = _per_group(name, "base_lr", base_lr, groups)
-        self._begin(optimizer, first, cycle_momentum, base_momentum, max_momentum)
-
-    def rate(self, base: float, t: int, group: int) -> float:
-        return self._along(t, base, self.max_lrs[group], base)
-
-    def _along(self, t: int, first: float, top: float, last: float) -> float:
-        cycle, place = divmod(t, self.up + self.down)
-        height = place / self.up if place <= self.up else (self.up + self.down - place) / self.down
-        return first + (top - first) * height * self.scale_fn(cycle + 1 if self.by_cycle else t)
 
 
 def _eased(strategy: str, done: float) -> float:

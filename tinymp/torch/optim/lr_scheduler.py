@@ -82,29 +82,6 @@ class LRScheduler(_Following, metaclass=_Every):
         vars(self).update(state_dict)
 
 
-class ChainedScheduler:
-    """Several schedules of one optimizer, each of which moves the rates that it finds."""
-
-    def __init__(self, schedulers: Any, optimizer: Any = None) -> None:
-        self._schedulers = list(schedulers)
-        self.optimizer = self._schedulers[0].optimizer
-        self.get_last_lr = self._schedulers[-1].get_last_lr
-
-    def step(self) -> None:
-        """One step of each."""
-        for one in self._schedulers:
-            one.step()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Those of the schedules."""
-        return {"_schedulers": [one.state_dict() for one in self._schedulers]}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
-        for one, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
-            one.load_state_dict(state)
-
-
 _LRScheduler = LRScheduler
 for _name in [name for name in _optim.__all__ if name.endswith(("LR", "Restarts", "Plateau")) and name != "SWALR"]:
     _base = getattr(_optim, _name)
