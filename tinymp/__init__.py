@@ -99,8 +99,7 @@ _NAMES = {
     "ops.more.find": """allclose bincount bucketize count_nonzero equal isclose logical_xor nonzero one_hot searchsorted
         unique""",
     "ops.more.gru": "gru_cell gru_layer",
-    "ops.more.index": """gather index.picked index.places index_add index_fill index_put index_select scatter
-        scatter_add""",
+    "ops.more.index": "gather index.picked index.places index_add index_put index_select",
     "ops.more.in_place": """pointwise.add_ pointwise.clamp_ pointwise.div_ pointwise.in_place pointwise.masked_fill_
         pointwise.mul_ pointwise.sub_""",
     "ops.more.limits": "convert.in_range",
@@ -118,6 +117,7 @@ _NAMES = {
     "ops.more.recurrent": "lstm_cell recurrent.ProjectedLSTM recurrent.packed_steps",
     "ops.more.reduce": "amax amin argmin cumprod cumsum logsumexp max min norm prod reduce.running_sums std var",
     "ops.more.resize": "interpolate pixel_shuffle",
+    "ops.more.scatter": "index_fill scatter scatter_add",
     "ops.more.shape": """broadcast_tensors broadcast_to diag diagonal flip hstack masked_select meshgrid movedim narrow
         repeat repeat_interleave roll swapaxes take_along_dim tile tril triu unbind unflatten vstack""",
     "ops.more.sort": "argsort sort topk",

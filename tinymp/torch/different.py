@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
-from functools import cache, partial, reduce
+from functools import cache, partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -81,6 +81,12 @@ def _checkpoint(
     return function(*args, **named)
 
 
+def _sequential(functions: Any, segments: Any, input: Any, **options: Any) -> Any:
+    for function in functions:
+        input = function(input)
+    return input
+
+
 def _ntuple(n: int) -> Any:
     return lambda x: tuple(x) if isinstance(x, Iterable) else (x,) * n
 
@@ -106,9 +112,7 @@ PRESENT: dict[str, Any] = {
     **dict.fromkeys(_SETTINGS.split(), lambda *settings, **options: None),
     **{"cuda.current_device": lambda: 0, "cuda.set_device": lambda device: None, "get_default_dtype": lambda: float32},
     **{"is_tensor": lambda obj: isinstance(obj, Tensor), "initial_seed": lambda: backend.last_seed or 0},
-    "utils.checkpoint.checkpoint_sequential": lambda functions, segments, input, **options: reduce(
-        lambda x, function: function(x), functions, input
-    ),
+    "utils.checkpoint.checkpoint_sequential": _sequential,
     **{"utils.checkpoint.checkpoint": _checkpoint, "get_num_threads": lambda: 1},  # tinymp has no threads of its own
     **{f"nn.utils.parametrizations.{name}": _parametrized(name) for name in ("weight_norm", "spectral_norm")},
     **{f"nn.modules.utils.{name}": _ntuple(n) for n, name in _TUPLES},

@@ -21,9 +21,9 @@ from ..pointwise import add, broadcastable, div, mul, sub
 from ..random import drawn, floating_dtype, randn
 from ..reduce import argmax
 from ..softmax import softmax
-from .index import scatter
 from .limits import patterns
 from .pointwise import masked_fill
+from .scatter import scatter
 
 __all__ = ["bernoulli", "dropout1d", "dropout2d", "gumbel_softmax", "multinomial", "normal", "rand", "rand_like"]
 __all__ += ["randint", "randn_like", "randperm"]
