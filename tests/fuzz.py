@@ -338,7 +338,10 @@ def call(seed: int, i: int, among: list[Target]) -> Call:
     code = target.function.forward
     forward = _arguments(d, target.name, code)[0][1:]
     if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(code).parameters.values()):
-        names = ("input", "target")[: 2 if target.name.endswith("Loss") else 1]
+        names = ["input"]
+        if issubclass(target.function, nn.functions.Function):
+            known = inspect.signature(target.function.op).parameters.values()
+            names = [p.name for p in known if p.default is p.empty and p.name not in target.function.options.parameters]
         forward = tuple(d.argument(target.name, inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY)) for n in names)
         forward = tuple(d.tensor() if x is None else x for x in forward)
     return Call(target, *arguments, forward)

@@ -5,8 +5,9 @@ from functools import cache
 
 import tinymp as mp
 from tinymp import backend
+from tinymp.autograd import Backward
 
-CLASSES = (mp.Tensor, mp.nn.Module, mp.nn.functions.Function)
+CLASSES = (mp.Tensor, mp.nn.Module, mp.nn.functions.Function, Backward)
 
 
 @cache

@@ -63,13 +63,14 @@ _NAMES = {
     "nn.more.containers": """ModuleDict ModuleList ParameterDict ParameterList containers.append containers.extend
         containers.length containers.replace_part""",
     "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d BCELoss
-        BCEWithLogitsLoss CELU CTCLoss ConstantPad2d CrossEntropyLoss Dropout1d Dropout2d ELU GELU GLU Hardsigmoid
-        Hardswish Hardtanh HuberLoss Identity KLDivLoss L1Loss LocalResponseNorm LogSigmoid LogSoftmax MSELoss MaxPool1d
-        Mish NLLLoss PReLU PixelShuffle ReLU6 ReflectionPad1d ReflectionPad2d ReplicationPad1d ReplicationPad2d SELU
-        SiLU SmoothL1Loss Softmax Softplus Softsign Threshold Unflatten Unfold Upsample UpsamplingBilinear2d
-        UpsamplingNearest2d ZeroPad2d""",
+        BCEWithLogitsLoss CELU CTCLoss ConstantPad1d ConstantPad2d CosineEmbeddingLoss CosineSimilarity CrossEntropyLoss
+        Dropout1d Dropout2d ELU GELU GLU GaussianNLLLoss Hardsigmoid Hardswish Hardtanh HingeEmbeddingLoss HuberLoss
+        Identity KLDivLoss L1Loss LocalResponseNorm LogSigmoid LogSoftmax MSELoss MarginRankingLoss MaxPool1d Mish
+        NLLLoss PReLU PairwiseDistance PixelShuffle ReLU6 ReflectionPad1d ReflectionPad2d ReplicationPad1d
+        ReplicationPad2d SELU SiLU SmoothL1Loss SoftMarginLoss Softmax Softplus Softsign Threshold TripletMarginLoss
+        Unflatten Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad1d ZeroPad2d""",
     "nn.more.group_norm": "GroupNorm InstanceNorm1d InstanceNorm2d LayerNorm RMSNorm",
-    "nn.more.init": """init.calculate_gain init.dirac_ init.eye_ init.kaiming_normal_ init.kaiming_uniform_
+    "nn.more.init": """init.calculate_gain init.kaiming_normal_ init.kaiming_uniform_
         init.orthogonal_ init.trunc_normal_ init.xavier_normal_ init.xavier_uniform_""",
     "nn.more.hooks": """module.register_forward_hook module.register_forward_pre_hook
         module.register_full_backward_hook""",
@@ -98,7 +99,7 @@ _NAMES = {
     "ops.more.find": """allclose bincount bucketize count_nonzero equal isclose logical_xor nonzero one_hot searchsorted
         unique""",
     "ops.more.gru": "gru_cell gru_layer",
-    "ops.more.index": "gather index.picked index.places index_add index_put index_select scatter",
+    "ops.more.index": "gather index.picked index.places index_add index_put index_select",
     "ops.more.in_place": """pointwise.add_ pointwise.clamp_ pointwise.div_ pointwise.in_place pointwise.masked_fill_
         pointwise.mul_ pointwise.sub_""",
     "ops.more.limits": "convert.in_range",
@@ -111,11 +112,12 @@ _NAMES = {
     "ops.more.pointwise": "clamp clip masked_fill maximum minimum neg pointwise.floating where",
     "ops.more.pool": """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d avg_pool1d avg_pool2d max_pool1d
         pool.overlapping unfold""",
-    "ops.more.random": """bernoulli dropout1d dropout2d multinomial normal rand rand_like randint randn_like
-        randperm""",
+    "ops.more.random": """bernoulli dropout1d dropout2d gumbel_softmax multinomial normal rand rand_like randint
+        randn_like randperm""",
     "ops.more.recurrent": "lstm_cell recurrent.ProjectedLSTM recurrent.packed_steps",
     "ops.more.reduce": "amax amin argmin cumprod cumsum logsumexp max min norm prod reduce.running_sums std var",
     "ops.more.resize": "interpolate pixel_shuffle",
+    "ops.more.scatter": "index_fill scatter scatter_add",
     "ops.more.shape": """broadcast_tensors broadcast_to diag diagonal flip hstack masked_select meshgrid movedim narrow
         repeat repeat_interleave roll swapaxes take_along_dim tile tril triu unbind unflatten vstack""",
     "ops.more.sort": "argsort sort topk",
@@ -125,8 +127,8 @@ _NAMES = {
     "ops.more.views": "cat chunk contiguous expand permute split squeeze stack unsqueeze view",
     "optim.more.clip": "clip_grad_value_ clip.norm_p",
     "optim.more.rules": "Adadelta Adagrad AdamW Adamax NAdam RAdam RMSprop",
-    "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LambdaLR LinearLR MultiStepLR
-        MultiplicativeLR OneCycleLR PolynomialLR ReduceLROnPlateau SWALR SequentialLR StepLR""",
+    "optim.more.schedule": """ConstantLR CosineAnnealingWarmRestarts ExponentialLR LambdaLR LinearLR
+        MultiStepLR MultiplicativeLR OneCycleLR PolynomialLR ReduceLROnPlateau SWALR SequentialLR StepLR""",
 }
 _HELD = {
     ".".join([*module.split(".more.")[:-1], name]): module for module, names in _NAMES.items() for name in names.split()

@@ -121,9 +121,9 @@ class Tensor(Variable):
         """The gradient (see the class)."""
         if not hasattr(self.grad_array, "strides"):
             return self.grad_array
-        known = _gradients.get(id(self))
+        known = gradients_held.get(id(self))
         if known is None or known.array is not self.grad_array:
-            known = _gradients[id(self)] = Gradient(self)
+            known = gradients_held[id(self)] = Gradient(self)
         return known
 
     @grad.setter
@@ -256,7 +256,7 @@ for _name in ("dim", "size", "zero_"):
 
 
 # Live Gradient objects by id(leaf): `p.grad is p.grad`, as in PyTorch.
-_gradients: WeakValueDictionary[int, Gradient] = WeakValueDictionary()
+gradients_held: WeakValueDictionary[int, Gradient] = WeakValueDictionary()
 
 
 def array_of(how: str, x: Any) -> Array:

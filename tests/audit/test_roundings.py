@@ -39,6 +39,7 @@ def run(name):
 # Functions that are made of other ops, in FP32 where these are several steps; each of those is run
 MADE_OF_OTHERS = """
         addcdiv addcmul addmm allclose bernoulli bincount broadcast_tensors broadcast_to bucketize cdist
+        gumbel_softmax index_fill scatter_add
     cosine_embedding_loss cosine_similarity     count_nonzero cumprod diag diff dot dropout1d dropout2d equal
     gaussian_nll_loss hinge_embedding_loss hstack     isclose lerp logical_xor margin_ranking_loss masked_select
     meshgrid movedim multinomial mv narrow nonzero normal     one_hot outer pairwise_distance repeat_interleave roll

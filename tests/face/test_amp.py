@@ -1,6 +1,7 @@
 """PyTorch's words for mixed precision: a program that uses them, and what it means in tinymp."""
 
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -34,6 +35,32 @@ def test_autocast_is_a_context_and_a_decorator_and_can_be_off(alone):
             pass
         assert autocast("cuda")(name)() == "MIXED" and name() == "FP32"
     del model, context
+
+
+def test_hooks_hear_fp16_gradients_with_their_loss_scale(alone):
+    model, scaler, seen = prepare(nn.Linear(2, 1)), GradScaler(init_scale=8.0), []
+    with model.weight.register_hook(lambda g: seen.append(g) or g * 2), autocast("cuda"):
+        y = model(mp.ones(1, 2))
+        y.retain_grad()
+        scaler.scale(y.sum()).backward()
+    assert seen[0].dtype == y.grad.dtype == "float16" and y.grad_scale == 8
+    assert (seen[0].tolist(), model.weight.grad.tolist(), y.grad.tolist()) == ([[8, 8]], [[16, 16]], [[8]])
+    y.register_hook(lambda g: g)
+    op = weakref.ref(y.grad_fn)
+    del y
+    assert op() is None  # at once: a hook makes no cycle
+
+
+def test_a_hook_of_a_leaf_is_given_sparse_gradients_as_dense_ones():
+    table = nn.Embedding(3, 2, sparse=True)
+    table.weight.register_hook(lambda g: g * 3)
+    table(mp.tensor([0, 2, 2])).sum().backward()
+    assert table.weight.grad.tolist() == [[3, 3], [0, 0], [6, 6]]
+    table.weight.register_hook(lambda g: g[0])
+    with pytest.raises(ValueError, match="expected a gradient of shape"):
+        table(mp.tensor([0])).sum().backward()
+    with pytest.raises(RuntimeError, match="retain_grad: this tensor does not require a gradient"):
+        mp.ones(2).retain_grad()
 
 
 def test_bfloat16(alone):

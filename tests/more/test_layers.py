@@ -156,12 +156,6 @@ def test_moments_and_bounds(name):
     moments_are(*DISTRIBUTIONS[name], "float32")
 
 
-def test_identities():
-    np.testing.assert_array_equal(init.eye_(weight(2, 3)).numpy(), np.eye(2, 3))
-    w = init.dirac_(weight(4, 3, 3, 3), groups=2).array
-    assert w.sum() == 4 and all(w[row, row % 2, 1, 1] == 1 for row in range(4))
-
-
 @pytest.mark.parametrize("shape", [(6, 4), (3, 2, 2, 2), (0, 3)])
 def test_orthogonal(shape):
     w = init.orthogonal_(weight(*shape, dtype="float64"), gain=2).numpy().reshape(shape[0], math.prod(shape[1:]))

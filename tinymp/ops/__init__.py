@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from .more.recurrent import lstm_cell
     from .more.reduce import *
     from .more.resize import interpolate, pixel_shuffle
+    from .more.scatter import *
     from .more.shape import *
     from .more.sort import argsort, sort, topk
     from .more.unary import *

@@ -193,8 +193,8 @@ def mul(input: Any, other: Any) -> Tensor:
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     """input / other, broadcast. One of them may be a number. Integers divide as float32.
 
-    rounding_mode: "floor" or "trunc" (towards 0) round the quotient to a whole number, without a gradient; TypeError
-    for integers.
+    rounding_mode: "floor" or "trunc" (towards 0) round the quotient to a whole number, without a gradient; that of
+    integers is one.
     """
     pair = operands("div", input, other)
     floats = [x.float() if isinstance(x, Tensor) and x.dtype not in FLOATING else x for x in pair]

@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -135,6 +136,20 @@ def _in_graph(name: str, call: Callable, x: Any = None, *args: Any, **options: A
     return held("ops.more.in_place.change")(x, name, make, *args, **options)
 
 
+def _viewed(call: Callable, x: Tensor, *shape: Any, **options: Any) -> Tensor:
+    """`view` of results that are row-major in PyTorch, and here in the order in which an op left them: x is put in
+    row-major order; where others share its memory, or an op saved it, the view is a copy that nobody can write to.
+    """
+    if held("ops.more.in_place.alone")(x):
+        x.array = backend.of(x.array).xp.ascontiguousarray(x.array)
+        return call(x, *shape, **options)
+    y = call(x.contiguous(), *shape, **options)
+    y._version = x._version
+    if isinstance(y.array, np.ndarray):
+        y.array.flags.writeable = False
+    return y
+
+
 def _in_place(name: str, call: Callable, on: Any, args: tuple, options: dict[str, Any]) -> Any:
     """A call with `inplace`: a layer notes it, and a function changes its input."""
     if not on:
@@ -154,7 +169,7 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
     if call.__name__ == "forward":  # a call in it has asked
         return NotImplemented
     if isinstance(error, RuntimeError):
-        return _in_graph(name, call, *args, **options)
+        return (_viewed if name == "view" else partial(_in_graph, name))(call, *args, **options)
     found = _KEYWORD.search(message)
     made = call.__name__ == "__init__"  # also one of a subclass of the program's
     kind = next((c for c in type(args[0]).__mro__ if c.__module__.startswith("tinymp.")), None) if made else None

@@ -36,6 +36,12 @@ hub utils.model_zoo: build the model here and read its weights with tinymp.load_
  tinymp.from_torch
 optim.LBFGS: it calls the loss several times a step, which loss scaling does not know; use optim.Adam
 optim.SparseAdam: optim.Adam takes sparse gradients
+optim.swa_utils.get_ema_multi_avg_fn optim.swa_utils.get_swa_multi_avg_fn: averages are of one tensor; pass\
+ avg_fn=get_ema_avg_fn(decay)
+optim.lr_scheduler.CyclicLR: use OneCycleLR, or LambdaLR with a function of the step
+nn.init.dirac_ nn.init.eye_: write weight.copy_(...) under no_grad, of torch.eye(n, m) and zeros
+optim.lr_scheduler.ChainedScheduler: call step() of each schedule, one after the other
+func.functional_call: load the tensors with module.load_state_dict, or write the forward as a function of them
 quantization ao: tinymp trains; low precisions are studied in tinymp.study
 profiler autograd.profiler utils.bottleneck: use tinymp.audit(), or `tinymp.observe`
 utils.checkpoint: activations are kept in the policy's storage; use smaller batches
@@ -49,6 +55,8 @@ version: see tinymp.info()
 nn.AdaptiveLogSoftmaxWithLoss nn.Bilinear nn.Fold nn.FractionalMaxPool2d nn.LPPool2d nn.LazyConv2d nn.MaxUnpool2d\
  nn.RReLU nn.attention nn.modules.utils nn.utils.prune nn.utils.parametrize nn.utils.parametrizations: nobody needed it
 """
+# Of all other names
+MISSING = "write it with functions that are there, or over NumPy as an autograd.Function (docs/pytorch.md)"
 _DISTRIBUTIONS = """Beta Dirichlet Exponential Gamma Independent Laplace LogNormal MultivariateNormal OneHotCategorical
     Poisson RelaxedBernoulli RelaxedOneHotCategorical StudentT TransformedDistribution Uniform"""
 _INDEPENDENT = (
@@ -71,6 +79,12 @@ def _checkpoint(
     function: Any, *args: Any, use_reentrant: Any = None, preserve_rng_state: Any = True, **named: Any
 ) -> Any:
     return function(*args, **named)
+
+
+def _sequential(functions: Any, segments: Any, input: Any, **options: Any) -> Any:
+    for function in functions:
+        input = function(input)
+    return input
 
 
 def _ntuple(n: int) -> Any:
@@ -98,6 +112,7 @@ PRESENT: dict[str, Any] = {
     **dict.fromkeys(_SETTINGS.split(), lambda *settings, **options: None),
     **{"cuda.current_device": lambda: 0, "cuda.set_device": lambda device: None, "get_default_dtype": lambda: float32},
     **{"is_tensor": lambda obj: isinstance(obj, Tensor), "initial_seed": lambda: backend.last_seed or 0},
+    "utils.checkpoint.checkpoint_sequential": _sequential,
     **{"utils.checkpoint.checkpoint": _checkpoint, "get_num_threads": lambda: 1},  # tinymp has no threads of its own
     **{f"nn.utils.parametrizations.{name}": _parametrized(name) for name in ("weight_norm", "spectral_norm")},
     **{f"nn.modules.utils.{name}": _ntuple(n) for n, name in _TUPLES},

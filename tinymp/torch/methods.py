@@ -3,42 +3,45 @@
 from __future__ import annotations
 
 import operator
+from functools import wraps
 from typing import Any
 
 import numpy as np
 
 from .. import ops
 from ..arguments import called
-from ..backend.extras import held
+from ..autograd import Backward
+from ..backend.extras import Held, held
 from ..dtypes import FLOATING, as_dtype
 from ..nn import Embedding, init
 from ..nn.functions import Function
 from ..nn.module import Module
 from ..precision import FP32, Policy
-from ..tensor import Tensor
+from ..tensor import Tensor, gradients_held
+from .different import MISSING
 from .types import DTYPES, Size, lengths
 
 # Functions of `ops` that are methods of PyTorch's Tensor and not of tinymp's
 METHODS = """
     acos addcdiv addcmul addmm allclose asin atan atan2 bernoulli bincount broadcast_to ceil cos cosh count_nonzero
-    cumprod diag diagonal dot equal erf erfinv expm1 floor floor_divide fmod index_add isclose lerp log10 log1p log2
-    logical_xor masked_select movedim multinomial mv narrow nonzero outer remainder repeat_interleave roll round sin
-    sinh swapaxes take_along_dim tan tile trunc unflatten unique
+    cumprod diag diagonal dot equal erf erfinv expm1 floor floor_divide fmod index_add index_fill isclose lerp log10
+    log1p log2 logical_xor masked_select movedim multinomial mv narrow nonzero outer remainder repeat_interleave
+    roll round scatter_add sin sinh swapaxes take_along_dim tan tile trunc unflatten unique
 """
 # Functions of `ops` that PyTorch has in nn.functional, and not at its top
 FUNCTIONAL = """
     adaptive_avg_pool2d adaptive_max_pool2d avg_pool2d binary_cross_entropy cosine_embedding_loss cross_entropy
     dropout1d dropout2d elu elu_ gaussian_nll_loss gelu glu hardsigmoid hardswish hardtanh hardtanh_ leaky_relu_
-    hinge_embedding_loss huber_loss interpolate l1_loss leaky_relu linear local_response_norm logsigmoid mse_loss
-    margin_ranking_loss mish nll_loss normalize one_hot pad pairwise_distance relu6 scaled_dot_product_attention silu
-    smooth_l1_loss soft_margin_loss softplus softsign triplet_margin_loss unfold
+    gumbel_softmax hinge_embedding_loss huber_loss interpolate l1_loss leaky_relu linear local_response_norm
+    logsigmoid mse_loss margin_ranking_loss mish nll_loss normalize one_hot pad pairwise_distance relu6
+    scaled_dot_product_attention silu smooth_l1_loss soft_margin_loss softplus softsign triplet_margin_loss unfold
 """
 # In place, like `add_`: the function's result is written into the tensor, outside the graph
 IN_PLACE = """
-    abs acos addcdiv addcmul addmm asin atan atan2 bernoulli ceil clip cos cosh cumprod cumsum eq erf erfinv exp expm1
-    floor floor_divide fmod ge gt index_add le lerp log log10 log1p log2 logical_and logical_not logical_or logical_xor
-    lt maximum minimum ne neg pow reciprocal relu remainder round rsqrt scatter sigmoid sign sin sinh softmax sqrt
-    square tan tanh tril triu trunc
+    abs acos addcdiv addcmul addmm asin atan atan2 bernoulli ceil clip cos cosh cumprod cumsum eq erf erfinv exp
+    expm1 floor floor_divide fmod ge gt index_add index_fill le lerp log log10 log1p log2 logical_and logical_not
+    logical_or logical_xor lt maximum minimum ne neg pow reciprocal relu remainder round rsqrt scatter scatter_add
+    sigmoid sign sin sinh softmax sqrt square tan tanh tril triu trunc
 """
 _UPDATES = "add sub mul truediv pow mod floordiv and_ or_ matmul"
 _VIEWS = "squeeze unsqueeze t transpose swapaxes swapdims"
@@ -183,6 +186,24 @@ def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
     return held("ops.movedim")(ops.stack(windows, dim), dim + 1, -1)
 
 
+def _absent(x: Tensor, name: str) -> Any:
+    raise AttributeError(f"'{type(x).__name__}' object has no attribute '{name}' in tinymp; {MISSING}")
+
+
+def following(change: Any) -> Any:
+    """A function that changes gradients, after which a `p.grad` that the program holds has the new numbers."""
+
+    @wraps(change)
+    def function(*args: Any, **options: Any) -> Any:
+        now = [g for g in gradients_held.values() if g.array is g.leaf.grad_array]
+        found = change(*args, **options)
+        for g in now:
+            g.array, g.grad_scale = g.leaf.grad_array, g.leaf.grad_scale
+        return found
+
+    return function
+
+
 TENSOR: dict[str, Any] = {
     **{name: _of_held(name) for name in METHODS.split()},
     **{f"{name}_": _of_held(name, True) for name in IN_PLACE.split()},
@@ -223,6 +244,13 @@ TENSOR: dict[str, Any] = {
     "get_device": lambda x: 0 if x.device == "gpu" else -1,
     "data_ptr": lambda x: x.array.ctypes.data if x.device == "cpu" else x.array.data.ptr,
     "pin_memory": lambda x: x,
+    "register_hook": Held("ops.more.hooks.register_hook"),
+    "retain_grad": Held("ops.more.hooks.retain_grad"),
+    "clamp_min": lambda x, min: x.clamp(min),
+    "clamp_max": lambda x, max: x.clamp(max=max),
+    "clamp_min_": lambda x, min: x.clamp_(min),
+    "clamp_max_": lambda x, max: x.clamp_(max=max),
+    "__getattr__": _absent,
     "where": lambda x, condition, other: ops.where(condition, x, other),
 }
 
@@ -286,6 +314,7 @@ def install() -> None:
     """Add the methods. A second call does nothing."""
     if not hasattr(Tensor, "view_as"):
         Function.__call__ = _called  # type: ignore[method-assign,assignment]
+        Backward.deposit = following(Backward.deposit)  # type: ignore[method-assign]
         for name, x in TENSOR.items():
             if not hasattr(Tensor, name):
                 setattr(Tensor, name, x)

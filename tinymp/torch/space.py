@@ -30,7 +30,7 @@ def fill(
         if name not in table:
             if (path := f"{title}.{name}".partition(".")[2]) in different.PRESENT or different.reason(path):
                 return different.absent(path)
-            raise no_attribute(f"{title} has no attribute '{name}' in tinymp")
+            raise no_attribute(f"{title} has no attribute '{name}' in tinymp; {different.MISSING}")
         owner, _, last = table[name].rpartition(".")
         made = last[-1] == "_" and owner == "ops"  # relu_, which writes what relu gives
         module[name] = found = changing(last[:-1]) if made else changed(getattr(import_module(f"{root}.{owner}"), last))

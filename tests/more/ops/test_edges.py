@@ -147,6 +147,8 @@ def test_sums_of_rows_are_rounded_once():
     ones = mp.ones(4096, dtype="float16")  # added one by one in FP16 they end at 2048
     y = ops.index_add(mp.zeros(2, dtype="float16"), 0, mp.tensor(np.ones(4096, int)), ones)
     assert y.tolist() == [0, 4096]
+    y = ops.scatter_add(mp.zeros(1, 2, dtype="float16"), 1, mp.tensor(np.ones((1, 4096), int)), ones[None])
+    assert y.tolist() == [[0, 4096]]
     w = leaf(np.full((2, 1), 60000.0), "float16")
     y = ops.embedding_bag(mp.tensor([[0, 1, 1, 1]]), w)  # a sum on the way to a mean may leave FP16
     y.sum().backward()

@@ -78,6 +78,8 @@ def test_samples_have_their_probabilities():
     assert first.shape == (n, 2) and (first[:, 0] != first[:, 1]).all() and str(first.dtype) == "int64"
     for sample in (drawn, first[:, 0]):
         assert near(np.bincount(sample, minlength=4), np.array([1, 0, 3, 4]) / 8).all()
+    hard = ops.gumbel_softmax(ops.log(ops.broadcast_to(weights, (n, 4))), hard=True)
+    assert near(host(hard).sum(0, dtype=float), np.array([1, 0, 3, 4]) / 8).all() and {*host(hard).ravel()} == {0, 1}
     coins = ops.bernoulli(mp.full((n,), 0.3).half())
     assert coins.dtype == "float16" and near(host(coins).sum(dtype=float), 0.3)
     assert {*host(ops.bernoulli(mp.tensor([0.0, 1.0]))).tolist()} == {0, 1}

@@ -82,6 +82,7 @@ CASES = [
         o.embedding_bag(rows, table, mode="sum") | o.embedding_bag(rows, table, padding_idx=6) | o.tile(a, (2, 1, 3))
         o.embedding_bag(rows, table, mode="max", padding_idx=6) | o.embedding_bag(flat, table, offsets, mode="max")
         o.embedding_bag(flat, table, offsets, padding_idx=6) | o.index_add(a, 0, places, more, alpha=-0.5)
+        o.scatter_add(into, 1, index * 0 + 1, b[:2, :4]) | o.scatter_add(into, 0, index[:1] * 0, b[:2, :3])
         o.embedding_bag(flat, table, offsets, mode="sum", per_sample_weights=f)"""),
     ({"inherited": 2, "roundings": 2}, "o.glu(three, 0) | o.glu(three)"),
     ({"roundings": 0, "length": -4, "grad_length": 64}, """
@@ -90,7 +91,8 @@ CASES = [
         o.interpolate(image, (3, 8), mode="nearest-exact") | o.pixel_shuffle(image, 2) | o.triu(three, 2)
         o.sort(three, 0)[0] | o.sort(three, -1, descending=True)[0] | o.topk(a, 5, 1, False)[0] | o.topk(a, 2)[0]
         o.scatter(into, 1, index, b[:2, :3]) | o.scatter(into, 1, index[:1], b[:2, :4])
-        o.scatter(into, 1, index, 0.5) | o.clip(a, -1, 1)"""),
+        o.scatter(into, 1, index, 0.5) | o.clip(a, -1, 1)
+        o.index_fill(a, 1, places, 0.5) | o.index_fill(a, -2, places, 2)"""),
     ({"result": "float32", "roundings": 3, "magnitude": 100.0}, """
         o.kl_div(a, p, reduction="batchmean") | o.kl_div(a, b, reduction="sum", log_target=True)
         o.margin_ranking_loss(a, b, b.sign(), 0.3) | o.hinge_embedding_loss(a, b.sign(), 0.8, reduction="sum")

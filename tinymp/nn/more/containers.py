@@ -101,8 +101,7 @@ class _Dict(Module):
         if parts is not None and not isinstance(parts, Mapping):
             what = f"a dict of {self.kind.__name__.lower()}s"
             raise TypeError(f"{type(self).__name__}: expected {what}, got {type(parts).__name__}")
-        for name, part in (parts or {}).items():
-            self[name] = part
+        self.update(parts or {})
 
     def __getitem__(self, key: str) -> Any:
         try:
@@ -112,6 +111,11 @@ class _Dict(Module):
 
     def __setitem__(self, key: str, part: Any) -> None:
         self._register(key, as_parameter(part), self.kind)
+
+    def update(self, parts: Mapping[str, Any]) -> None:
+        """Add parts by their names, or put them in the place of others."""
+        for name, part in parts.items():
+            self[name] = part
 
     keys, values = _of_dict("keys", "Its names."), _of_dict("values", "Its parts, in order.")
     items, __contains__ = _of_dict("items", "(name, part) pairs."), _of_dict("__contains__", "key in self.")

@@ -18,7 +18,9 @@ __all__ += ["CELU", "SELU", "CTCLoss", "ConstantPad2d", "Hardsigmoid", "Softsign
 __all__ += ["ELU", "GELU", "GLU", "Dropout1d", "Dropout2d", "Hardswish", "Hardtanh", "HuberLoss", "KLDivLoss", "L1Loss"]
 __all__ += ["LocalResponseNorm", "LogSigmoid", "MaxPool1d", "Mish", "NLLLoss", "PReLU", "PixelShuffle", "ReLU6"]
 __all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "SmoothL1Loss", "Softplus"]
-__all__ += ["Unflatten", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad2d"]
+__all__ += ["Unflatten", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d"]
+__all__ += ["ConstantPad1d", "CosineEmbeddingLoss", "CosineSimilarity", "GaussianNLLLoss", "HingeEmbeddingLoss"]
+__all__ += ["MarginRankingLoss", "PairwiseDistance", "SoftMarginLoss", "TripletMarginLoss"]
 
 
 def _row(name: str, op: Any, says: str, base: type = Function, **options: Any) -> Any:
@@ -27,21 +29,16 @@ def _row(name: str, op: Any, says: str, base: type = Function, **options: Any) -
     return type(name, (base,), {"__doc__": says, "__module__": __name__}, op=op, **options)
 
 
-def _pad(name: str, axes: int, mode: str, says: str) -> Any:
+def _pad(name: str, axes: int, mode: str, says: str, *without: str) -> Any:
     """The module that pads the last axes with this mode."""
 
-    def pad(input: Tensor, padding: Any) -> Tensor:
+    def pad(input: Tensor, padding: Any, value: Any = None) -> Tensor:
         if mode != "constant" and tensor(name, "input", input).ndim not in (axes + 1, axes + 2):
             raise ValueError(f"{name}: expected `input` to have {axes + 1} or {axes + 2} axes, got shape {input.shape}")
-        return ops.pad(input, integers(name, "padding", padding, 2 * axes, -(2**31)), mode)
+        return ops.pad(input, integers(name, "padding", padding, 2 * axes, -(2**31)), mode, value)
 
     sides = "(left, right)" if axes == 1 else "(left, right, top, bottom)"
-    return _row(name, pad, f"{says}: padding is an integer or {sides}.")
-
-
-def pad(input: Tensor, padding: Any, value: float) -> Tensor:
-    """`ops.pad` of the last two axes with a value."""
-    return ops.pad(input, integers("ConstantPad2d", "padding", padding, 4, -(2**31)), "constant", value)
+    return _row(name, pad, f"{says}: padding is an integer or {sides}.", without=without)
 
 
 def unflatten(input: Tensor, dim: int, unflattened_size: Any) -> Tensor:
@@ -81,14 +78,14 @@ AdaptiveMaxPool2d = _row("AdaptiveMaxPool2d", ops.adaptive_max_pool2d, "Maxima o
 _channels = "In training, whole channels become zero with probability p."
 Dropout1d = _row("Dropout1d", ops.dropout1d, _channels, Dropout, without=("training",))
 Dropout2d = _row("Dropout2d", ops.dropout2d, _channels, Dropout, without=("training",))
-ConstantPad2d = _row(
-    "ConstantPad2d", pad, "`value` around images: padding is an integer or (left, right, top, bottom)."
-)
-ZeroPad2d = _pad("ZeroPad2d", 2, "constant", "Zeros around images")
-ReflectionPad1d = _pad("ReflectionPad1d", 1, "reflect", "Both ends of (N, C, L) mirrored without the edge")
-ReflectionPad2d = _pad("ReflectionPad2d", 2, "reflect", "Images (N, C, H, W) mirrored at their edges")
-ReplicationPad1d = _pad("ReplicationPad1d", 1, "replicate", "Both ends of (N, C, L) repeated")
-ReplicationPad2d = _pad("ReplicationPad2d", 2, "replicate", "The edges of images (N, C, H, W) repeated")
+ConstantPad1d = _pad("ConstantPad1d", 1, "constant", "`value` at both ends of (N, C, L)")
+ConstantPad2d = _pad("ConstantPad2d", 2, "constant", "`value` around images")
+ZeroPad1d = _pad("ZeroPad1d", 1, "constant", "Zeros at both ends of (N, C, L)", "value")
+ZeroPad2d = _pad("ZeroPad2d", 2, "constant", "Zeros around images", "value")
+ReflectionPad1d = _pad("ReflectionPad1d", 1, "reflect", "Both ends of (N, C, L) mirrored without the edge", "value")
+ReflectionPad2d = _pad("ReflectionPad2d", 2, "reflect", "Images (N, C, H, W) mirrored at their edges", "value")
+ReplicationPad1d = _pad("ReplicationPad1d", 1, "replicate", "Both ends of (N, C, L) repeated", "value")
+ReplicationPad2d = _pad("ReplicationPad2d", 2, "replicate", "The edges of images (N, C, H, W) repeated", "value")
 
 
 class Upsample(Function, op=ops.interpolate):
@@ -160,4 +157,13 @@ L1Loss = _row("L1Loss", ops.l1_loss, "|input - target|.", **_unweighted)
 SmoothL1Loss = _row("SmoothL1Loss", ops.smooth_l1_loss, "Quadratic below beta, linear above, with slope 1.", **_two)
 HuberLoss = _row("HuberLoss", ops.huber_loss, "Quadratic below delta, linear above, with slope delta.", **_unweighted)
 KLDivLoss = _row("KLDivLoss", ops.kl_div, "target (ln target - input), for log-probabilities input.", **_two)
+_three = _two | {"inputs": 3}
+MarginRankingLoss = _row("MarginRankingLoss", ops.margin_ranking_loss, "max(0, -y (x1 - x2) + margin).", **_three)
+CosineEmbeddingLoss = _row("CosineEmbeddingLoss", ops.cosine_embedding_loss, "Cosines, near 1 or below.", **_three)
+TripletMarginLoss = _row("TripletMarginLoss", ops.triplet_margin_loss, "max(0, near - far + margin).", **_three)
+GaussianNLLLoss = _row("GaussianNLLLoss", ops.gaussian_nll_loss, "(ln v + (input - target)^2 / v) / 2.", **_three)
+HingeEmbeddingLoss = _row("HingeEmbeddingLoss", ops.hinge_embedding_loss, "x, or max(0, margin - x).", **_two)
+SoftMarginLoss = _row("SoftMarginLoss", ops.soft_margin_loss, "ln(1 + exp(-target input)).", **_two)
+CosineSimilarity = _row("CosineSimilarity", ops.cosine_similarity, "The cosine of x1 and x2 along dim.", inputs=2)
+PairwiseDistance = _row("PairwiseDistance", ops.pairwise_distance, "The p-norm of x1 - x2 + eps.", inputs=2)
 CTCLoss = _row("CTCLoss", ops.ctc_loss, "-ln of the probability of targets under all alignments.", Loss, inputs=4)

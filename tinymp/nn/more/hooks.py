@@ -6,38 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
 from typing import Any, NamedTuple
 
 from ...arguments import flag, function
 from ...autograd import Array, Op, is_grad_enabled
 from ...backend.extras import held
 from ...events import type_name
+from ...ops.more.hooks import RemovableHandle
 from ...precision import MOVEMENT, Policy
 from ...tensor import Tensor
 from ..module import Module
-
-_keys = count()
-
-
-class RemovableHandle:
-    """The handle of a registered hook: `remove()` ends the hook, and so does the end of a `with` block."""
-
-    def __init__(self, hooks: dict[int, Any], hook: Any, prepend: bool) -> None:
-        self._hooks, self._key = hooks, next(_keys)
-        hooks[self._key] = hook
-        for other in list(hooks)[:-1] if prepend else ():
-            hooks[other] = hooks.pop(other)  # behind it
-
-    def remove(self) -> None:
-        """End the hook. Removing it twice does nothing."""
-        self._hooks.pop(self._key, None)
-
-    def __enter__(self) -> RemovableHandle:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.remove()
 
 
 class Kept(NamedTuple):

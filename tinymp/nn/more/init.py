@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import called, choice, constant, count, floating, number
+from ...arguments import called, choice, constant, floating, number
 from ...dtypes import float64
 from ...tensor import Tensor
 from ..init import T, normal_, random_of, uniform_, write
 
-__all__ = ["calculate_gain", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_", "orthogonal_", "trunc_normal_"]
+__all__ = ["calculate_gain", "kaiming_normal_", "kaiming_uniform_", "orthogonal_", "trunc_normal_"]
 __all__ += ["xavier_normal_", "xavier_uniform_"]
 
 
@@ -119,31 +119,6 @@ def trunc_normal_(
         kept.append(z)
         found += len(z)
     return write("trunc_normal_", tensor, np.clip(mean + std * np.concatenate(kept)[:size].reshape(shape), a, b))
-
-
-def eye_(tensor: T) -> T:
-    """The identity matrix. ValueError unless the tensor is a matrix."""
-    shape = check("eye_", tensor)
-    if len(shape) != 2:
-        raise ValueError(f"eye_: expected a matrix, got shape {shape}")
-    return write("eye_", tensor, np.eye(*shape))
-
-
-def dirac_(tensor: T, groups: int = 1) -> T:
-    """A convolution weight (out, in, *kernel) that passes channel i of each group on to output i of the group.
-
-    ValueError unless the tensor has 3, 4 or 5 axes and `groups` divides out.
-    """
-    shape = check("dirac_", tensor, least=3)
-    groups = count("dirac_", "groups", groups)
-    if len(shape) > 5 or shape[0] % groups:
-        raise ValueError(f"dirac_: expected 3 to 5 axes and groups that divide {shape[0]}, got {shape} and {groups}")
-    value, per_group, centre = np.zeros(shape), shape[0] // groups, [k // 2 for k in shape[2:]]
-    for row in range(shape[0] if value.size else 0):
-        if row % per_group < shape[1]:
-            at = (row, row % per_group, *centre)
-            value[at] = 1
-    return write("dirac_", tensor, value)
 
 
 def orthogonal_(tensor: T, gain: float = 1, generator: np.random.Generator | None = None) -> T:

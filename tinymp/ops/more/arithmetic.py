@@ -9,7 +9,7 @@ import numpy as np
 
 from ...arguments import axis, called, choice, flag, floating, integers, number, tensor, with_axes
 from ...autograd import Array, Op, taken
-from ...dtypes import HALVES
+from ...dtypes import FLOATING, HALVES
 from ...precision import POINTWISE, store, widen
 from ...tensor import Tensor
 from ..activation import relu
@@ -130,7 +130,11 @@ def _wide(op: str, **named: Any) -> tuple[Any, list[Tensor]]:
 def div_rounded(pair: list, mode: str) -> Tensor:
     """`div` of what `operands` made, with a rounding_mode."""
     choice("div", "rounding_mode", mode, ("floor", "trunc"))
-    return DivRounded.apply(*[floating("div", "input", x) if isinstance(x, Tensor) else x for x in pair], mode=mode)
+    if any(x.dtype in FLOATING if isinstance(x, Tensor) else isinstance(x, float) for x in pair):
+        return DivRounded.apply(
+            *[x.float() if isinstance(x, Tensor) and x.dtype not in FLOATING else x for x in pair], mode=mode
+        )
+    return floor_divide(pair[0] if mode == "floor" else sub(pair[0], fmod(*pair)), pair[1])
 
 
 def _divided(op: str, kind: Any, says: str) -> Any:

@@ -11,6 +11,7 @@ from ...precision import POINTWISE
 from ...tensor import FIRST_ORDER, Tensor
 from .create import ones_like
 from .graph import uses
+from .hooks import hooks_of, retain_grad
 
 
 def grad(
@@ -22,10 +23,10 @@ def grad(
     only_inputs: bool = True,
     allow_unused: bool = False,
 ) -> tuple:
-    """The gradients of outputs with respect to leaves, as Tensors; no leaf's `grad` changes.
+    """The gradients of outputs with respect to leaves or results of ops, as Tensors; no `grad` changes.
 
-    NotImplementedError for create_graph=True: there are no second derivatives. ValueError for inputs that are not
-    leaves; RuntimeError for one that no output depends on, unless allow_unused.
+    NotImplementedError for create_graph=True: there are no second derivatives. RuntimeError for an input that no output
+    depends on, unless allow_unused.
     """
     found = _pass("grad", outputs, grad_outputs, retain_graph, create_graph, inputs, alone=True)
     if not allow_unused and any(g is None for g in found):
@@ -75,17 +76,20 @@ def _pass(how: str, outputs: Any, given: Any, retain: Any, second: bool, inputs:
         op.gradients.append(ones_like(y).array if dy is None else dy.to(y.dtype).array.copy())
     leaves: dict[int, Any] = {id(x): x for x, _ in uses(op).values()}
     wanted = [*leaves.values()] if inputs is None else [inputs] if isinstance(inputs, Tensor) else [*inputs]
-    if not all(x.is_leaf for x in wanted):
-        raise ValueError(f"{how}: expected leaves as `inputs`; make one with x = x.detach().requires_grad_()")
     mine = {id(x): x for x in wanted}
+    results = [x for x in mine.values() if not x.is_leaf and inf not in hooks_of(how, x)]
     kept = [(x, x.grad_array, x.grad_scale) for x in (leaves | mine).values() if alone or id(x) not in mine]
     try:
+        for x in results:
+            retain_grad(x)
         for x, *_ in kept:
             x.zero_grad()
         root = outputs[0].result(op.gradients[0], True, op)
         quietly(Backward(root, root.array, bool(retain)).run)
         return tuple(None if x.grad_array is None else Tensor(x.grad_array) for x in wanted)
     finally:
+        for x in results:
+            hooks_of(how, x).pop(inf)
         for x, array, scale in kept:
             x.grad_array, x.grad_scale = array, scale
 

@@ -17,12 +17,15 @@ from ...dtypes import FLOATING, bfloat16, float16, float32, float64
 from ...precision import reduce, to_dtype
 from ...tensor import Tensor
 from ..create import dtype_of, dtype_read
-from ..pointwise import broadcastable, mul
+from ..pointwise import add, broadcastable, div, mul, sub
 from ..random import drawn, floating_dtype, randn
+from ..reduce import argmax
+from ..softmax import softmax
 from .limits import patterns
 from .pointwise import masked_fill
+from .scatter import scatter
 
-__all__ = ["bernoulli", "dropout1d", "dropout2d", "multinomial", "normal", "rand", "rand_like"]
+__all__ = ["bernoulli", "dropout1d", "dropout2d", "gumbel_softmax", "multinomial", "normal", "rand", "rand_like"]
 __all__ += ["randint", "randn_like", "randperm"]
 
 
@@ -52,6 +55,22 @@ def bernoulli(input: Tensor, p: Any = None) -> Tensor:
         device.require((values >= 0) & (values <= 1), ValueError, f"{op}: expected probabilities in [0, 1]", values)
     most = number(op, "p", p, 0, 1) if p is not None else _host(x) if device.has_values else 0.0
     return drawn(op, lambda g, shape, _: g.random(shape) < most, (x.shape,), x.dtype, x.device)
+
+
+def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
+    """softmax((logits + g) / tau) along dim for Gumbel noise g = -ln(-ln u), u uniform (Jang et al., 2017).
+
+    hard: 1 at the largest element and 0 elsewhere, with the gradient of the softmax. eps: has no effect, as in PyTorch.
+    """
+    op = "gumbel_softmax"
+    x, tau = floating(op, "logits", logits), number(op, "tau", tau, 0, above=True)
+    g = drawn(op, lambda g, shape, _: g.gumbel(size=shape), (x.shape,), x.dtype, x.device)
+    y = softmax(div(add(x, g), tau), dim)
+    if not flag(op, "hard", hard):
+        return y
+    soft = y.detach()
+    one = scatter(mul(soft, 0), dim, argmax(soft, dim, True), 1.0)
+    return add(sub(one, soft), y)
 
 
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> Tensor:

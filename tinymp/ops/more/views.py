@@ -73,13 +73,13 @@ def expand(input: Tensor, *size: Any, **keyword: Any) -> Tensor:
 
 
 def view(input: Tensor, *shape: Any, **keyword: Any) -> Tensor:
-    """`reshape` that never copies. ValueError where input's memory order would need a copy."""
+    """`reshape` that never copies. RuntimeError where input's memory order would need a copy."""
     new = sizes("view", "shape", shape, keyword)
     x = a_tensor("view", "input", input)
     y = reshape(x, new)
     if x.numel() and backend.owner_of(y.array) is not backend.owner_of(x.array):
         found = f"a tensor of shape {x.shape} in this memory order has no view of shape {new}"
-        raise ValueError(f"view: {found}; use reshape, which copies")
+        raise RuntimeError(f"view: {found}; use reshape, which copies")
     return y
 
 

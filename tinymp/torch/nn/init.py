@@ -2,7 +2,7 @@
 
 from ..space import fill, names
 
-_NAMES = "calculate_gain dirac_ eye_ orthogonal_ trunc_normal_ uniform_ normal_ constant_ ones_ zeros_ xavier_uniform_ "
+_NAMES = "calculate_gain orthogonal_ trunc_normal_ uniform_ normal_ constant_ ones_ zeros_ xavier_uniform_ "
 _NAMES += "xavier_normal_ kaiming_uniform_ kaiming_normal_"
 _TABLE = names("nn.init", _NAMES)
 for _old in ("uniform", "normal", "constant", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"):

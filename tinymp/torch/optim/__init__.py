@@ -36,9 +36,11 @@ class Optimizer(_optim.Optimizer):
         super().add_param_group(param_group)
 
     def check_options(self, group: dict[str, Any]) -> None:
-        """The options of a program's own rule may be anything."""
+        """The options of a program's own rule may be anything; a group of any may have more, which have no effect."""
         if not self._own:
-            super().check_options(group)
+            known = {name: x for name, x in group.items() if name in {*self.defaults, "initial_lr", "params"}}
+            super().check_options(known)
+            group.update(known)
 
     def _parameter(self, entry: Any) -> Any:
         if isinstance(entry, Tensor) and not isinstance(entry, _Parameter):

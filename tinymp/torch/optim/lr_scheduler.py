@@ -10,27 +10,51 @@ from ...optim.schedule import Schedule as _Schedule
 from ..nn.module import Every as _Every
 from ..space import fill
 
+# Where PyTorch's rate follows from the one before, also one that the program or another schedule has set
+_CHAINED = "ConstantLR CosineAnnealingLR ExponentialLR LinearLR MultiStepLR MultiplicativeLR PolynomialLR StepLR"
 
-class _Following:
+
+class _Following(_Schedule):
     """PyTorch's step. Without the results of steps the rate stays where the optimizer was stepped once since the last
     call, by a scaler that skipped the step.
     """
 
-    optimizer: Any
     _seen = 0
+
+    def __init__(self, optimizer: Any, *args: Any, **options: Any) -> None:
+        found = [group["lr"] for group in getattr(optimizer, "param_groups", ())]
+        super().__init__(optimizer, *args, **options)
+        self._follow(found, self.base_lrs)
 
     def step(self, *args: Any, **options: Any) -> None:
         made, last = getattr(self.optimizer, "made", (0, None))
         args += (last,) if made - self._seen == 1 and last == _StepResult.SKIPPED else ()
-        self._seen = made
-        super().step(*args, **options)  # type: ignore[misc]
+        self._seen, found, t = made, self.get_last_lr(), self.last_epoch
+        super().step(*args, **options)
+        if self.last_epoch != t and type(self).__name__ in _CHAINED.split():
+            self._follow(found, self._rates(t, self.base_lrs))
+
+    def _follow(self, found: list[float], before: list[float]) -> None:
+        """Move the rates that were `found`, where the schedule alone would have had `before`, in its proportion."""
+        end = getattr(self, "eta_min", 0)
+        for group, rate, own in zip(self.optimizer.param_groups, found, before):
+            if rate != own and type(self).__name__ in _CHAINED.split():
+                step = group["lr"] - own
+                group["lr"] = rate + (step if own == end else step * (rate - end) / (own - end))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned. The rates are the optimizer's state."""
+        found = self.get_last_lr()
+        super().load_state_dict(state_dict)
+        for group, rate in zip(self.optimizer.param_groups, found):
+            group["lr"] = rate
 
     def get_lr(self) -> list[float]:
         """get_last_lr(), which PyTorch recommends in its place."""
-        return self.get_last_lr()  # type: ignore[attr-defined]
+        return self.get_last_lr()
 
 
-class LRScheduler(_Following, _Schedule, metaclass=_Every):
+class LRScheduler(_Following, metaclass=_Every):
     """The base of a schedule that a program writes: `get_lr()` is the list of the groups' rates at `last_epoch`.
     Schedules of tinymp are instances of it, too. ValueError for a last_epoch but -1: `load_state_dict` resumes.
     """
