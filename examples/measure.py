@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -46,7 +46,10 @@ class Run:
                         optimizer's state
     gradient_exponents  how many weight gradients, as they were stored, had each of EXPONENTS; zero_gradients: none
     stopped             why the run ended early
+    ends                {steps: after how many of them runs of so many end, where only their start is asked for}
     """
+
+    ends: ClassVar[dict[int, int]] = {}
 
     policy: str = ""
     loss: float = math.nan
@@ -71,6 +74,7 @@ class Run:
     def steps(self, count: int, batches: Iterable[Any]) -> Iterator[Any]:
         """So many batches. What is done with each is timed, and now and then watched; every 10 s there is a line."""
         watch, times, said = Watch(self), [], time.perf_counter()
+        count = self.ends.get(count, count)
         for step, batch in zip(range(count), batches):
             start = time.perf_counter()
             with mp.observe(watch) if step % EVERY == 0 or step == count - 1 else nullcontext():
