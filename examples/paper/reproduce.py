@@ -143,7 +143,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def check(tables: Iterable[str], jobs: int) -> None:
     """Run the start of the first network of each table again, in all settings, from seed 0, and compare it with the
-    runs of docs/results: the losses to a hundredth, the bytes exactly. Exits with 1 where one differs.
+    runs of docs/results: losses to a hundredth, bytes exactly; only activations may be fewer. Exits with 1 otherwise.
     """
     differ = 0
     for table in tables:
@@ -153,12 +153,12 @@ def check(tables: Iterable[str], jobs: int) -> None:
         for cell, trial in finished(mine, jobs, start=True):
             kept, n = committed[cell], part(cell)
             was, now = ([statistics.fmean(t.curve[i : i + n]) for i in (0, n)] for t in (kept, trial))
-            for one in (kept, trial):  # the activations of the longest sentence come later
-                one.bytes.pop("activations")
-            same = np.allclose(was, now, rtol=0.01) and kept.bytes == trial.bytes
+            most = kept.bytes["activations"]  # those of the longest sentence may come later
+            fits = trial.bytes == {**kept.bytes, "activations": min(trial.bytes["activations"], 1.001 * most)}
+            same = np.allclose(was, now, rtol=0.01) and fits
             differ += not same
             losses = " and ".join(f"{a:.4f} ({b:.4f})" for a, b in zip(now, was))
-            sizes = "" if kept.bytes == trial.bytes else f"; bytes {trial.bytes} ({kept.bytes})"
+            sizes = "" if fits else f"; bytes {trial.bytes} ({kept.bytes})"
             print(f"{table}, {cell.name}, {cell.setting}: {'as in' if same else 'NOT as in'} {kept.commit}: ", end="")
             print(f"losses of twice {n} steps {losses}{sizes}", flush=True)
     sys.exit(f"{differ} differ" if differ else None)
