@@ -208,10 +208,10 @@ def _not_by_the_scale(found: Found) -> list[dict[str, Any]]:
 def steps_skipped_by_the_scale(found: Found) -> Iterator[Given]:
     """A dynamic scale skips a few steps while it settles, which may be most of a short run."""
     causes, steps = found.scale.get("causes", ()), _iterations(found)
-    skipped = len(found.scale.get("skipped", ())) - len(_not_by_the_scale(found))
+    skipped = len(found.scale.get("skipped", ())) - len(others := _not_by_the_scale(found))
     high = [c for c in causes if c["cause"] == "loss scale too high"]
     mostly = steps >= SHORTEST and 2 * skipped > steps and bool(high or not causes) and found.current_scale is not None
-    if mostly or skipped > max(SEARCH_SKIPS, SKIPPED * steps):
+    if mostly or (skipped > max(SEARCH_SKIPS, SKIPPED * steps) and (high or not others)):
         why = f", {len(high)} of them for this: {high[0]['text']}" if high else ""
         text = "Let the loss scale grow more rarely, or start lower"
         if mostly:
