@@ -149,18 +149,21 @@ def main(arguments: list[str] | None = None) -> None:
 def report(content: dict[str, Any], folder: pathlib.Path) -> str:
     """The picture, into a folder, and the table."""
     runs, rows = content["runs"], []
+    late = {name: np.array([np.mean(run["rewards"][-10:]) for run in mine]) for name, mine in runs.items()}
+    right = {name: np.array([run["right"] for run in mine]) for name, mine in runs.items()}
     for name, mine in runs.items():
-        right, first = (np.array([run["right"] for run in x]) for x in (mine, runs["FP32"]))
-        cells = [", ".join(f"{x:.1f}" for x in 100 * xs) for xs in (right, right - first)]
+        shares = [late[name], late[name] - late["FP32"], right[name], right[name] - right["FP32"]]
+        cells = [", ".join(f"{100 * x:.1f}" for x in of_seeds) for of_seeds in shares]
         spread, largest = np.mean([run["spreads"] for run in mine]), max(run["largest"] for run in mine)
-        rows.append([name, *cells, f"{spread:.2g}", f"{largest:.2g}"])
+        rows.append([name, *cells, f"{spread:.1g}", f"{largest:.1g}"])
     panels = {
         "rewards": "Share of digits in the right place, as sampled",
         "spreads": "Standard deviation of ln(pi / mu)",
     }
     curves = {title: {name: [run[of] for run in mine] for name, mine in runs.items()} for of, title in panels.items()}
     measure.draw_bands(folder / "reinforcement.png", curves, content["steps"])
-    return table(["", "right, %, each seed", "less FP32's", "ln(pi / mu): standard deviation", "largest"], rows, "---")
+    head = "", "reward, last fifth, %", "less FP32's", "held out, %", "less FP32's", "ln(π/μ): deviation", "largest"
+    return table(head, rows, "---")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Sorting by reward: what the sampler says of its answers is what the trainer says of them, but for rounding."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,3 +40,11 @@ def test_all_of_it(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "reinforcement.png").read_bytes()[
         :4
     ] == b"\x89PNG" and "| BF16, weighed |" in capsys.readouterr().out
+
+
+def test_the_table_of_the_page_is_that_of_the_runs(tmp_path):
+    docs = Path(reinforcement.__file__).parents[1] / "docs"
+    content = json.loads((docs / "results" / "reinforcement.json").read_text("utf-8"))
+    page = (docs / "reinforcement.md").read_text("utf-8")
+    assert reinforcement.report(content, tmp_path) in page and content["commit"][:8] in page
+    assert {len(runs) for runs in content["runs"].values()} == {3}
