@@ -155,7 +155,7 @@ def report(content: dict[str, Any], folder: pathlib.Path) -> str:
         shares = [late[name], late[name] - late["FP32"], right[name], right[name] - right["FP32"]]
         cells = [", ".join(f"{100 * x:.1f}" for x in of_seeds) for of_seeds in shares]
         spread, largest = np.mean([run["spreads"] for run in mine]), max(run["largest"] for run in mine)
-        rows.append([name, *cells, f"{spread:.1g}", f"{largest:.1g}"])
+        rows.append([name, *cells, f"{spread:.2g}", f"{largest:.2g}"])
     panels = {
         "rewards": "Share of digits in the right place, as sampled",
         "spreads": "Standard deviation of ln(pi / mu)",
