@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -46,7 +46,10 @@ class Run:
                         optimizer's state
     gradient_exponents  how many weight gradients, as they were stored, had each of EXPONENTS; zero_gradients: none
     stopped             why the run ended early
+    ends                {steps: after how many of them runs of so many end, where only their start is asked for}
     """
+
+    ends: ClassVar[dict[int, int]] = {}
 
     policy: str = ""
     loss: float = math.nan
@@ -71,6 +74,7 @@ class Run:
     def steps(self, count: int, batches: Iterable[Any]) -> Iterator[Any]:
         """So many batches. What is done with each is timed, and now and then watched; every 10 s there is a line."""
         watch, times, said = Watch(self), [], time.perf_counter()
+        count = self.ends.get(count, count)
         for step, batch in zip(range(count), batches):
             start = time.perf_counter()
             with mp.observe(watch) if step % EVERY == 0 or step == count - 1 else nullcontext():
@@ -206,6 +210,19 @@ def draw_curve(axes: Any, values: list[float], label: str, **style: Any) -> None
     window = max(len(curve) // 40, 1)
     smooth = np.convolve(curve, np.ones(window) / window, "valid")
     axes.plot(np.arange(len(smooth)) + window - 1, smooth, **style, label=label)
+
+
+def draw_bands(path: pathlib.Path, panels: dict[str, dict[str, Any]], steps: int) -> None:
+    """panels: {title: {name: a curve per seed}} over so many steps; the means, and pale the least and the most."""
+    with figure(path, (6 * len(panels), 4)) as whole:
+        for axes, (title, curves) in zip(whole.subplots(1, len(panels)), panels.items()):
+            for (name, values), color in zip(curves.items(), (*COLORS, "0.5")):
+                x = np.linspace(0, steps, len(values[0]))
+                axes.plot(x, np.mean(values, 0), color=color, label=name)
+                axes.fill_between(x, np.min(values, 0), np.max(values, 0), color=color, alpha=0.1)
+            apart = [np.mean(values) for values in curves.values()]
+            axes.set(xlabel="step", title=title, yscale="log" if max(apart) > 100 * min(apart) else "linear")
+            axes.legend(fontsize=9)
 
 
 def draw_exponents(axes: Any, runs: dict[str, dict[str, Any]]) -> None:

@@ -3,6 +3,7 @@
     python -m examples.paper.reproduce table1
     python -m examples.paper.reproduce figure5
     python -m examples.paper.reproduce all
+    python -m examples.paper.reproduce all --check    # the start of a row of each, against what is committed
 
 A table has a row per network or model; figures are tables, too, of the runs whose curves they show.
 Each run has a process and a core of its own. One Markdown and one JSON are written after every run, so that a stop
@@ -21,13 +22,15 @@ import shlex
 import signal
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, NamedTuple
 
+import numpy as np
 from tqdm import tqdm
 
 import tinymp as mp
+from tinymp.audit.trace import commit
 from tinymp.checkpoint import writing
 from tinymp.lab import shipped
 
@@ -38,6 +41,7 @@ from . import formats, sequences, table1, table2, trials
 TABLES: dict[str, Any] = {"table1": table1, "table2": table2}
 TABLES |= {table.name: table for table in (sequences.TABLE3, sequences.FIGURE4, sequences.FIGURE5)}
 TABLES["formats"] = formats
+RESULTS = pathlib.Path(__file__).parents[2] / "docs" / "results"
 
 
 class Cell(NamedTuple):
@@ -53,10 +57,18 @@ class Cell(NamedTuple):
     device: str
 
 
-def run(cell: Cell) -> trials.Trial:
-    """In a process of its own."""
+def run(cell: Cell, start: bool = False) -> trials.Trial:
+    """In a process of its own. start: end after two of the 50 parts of the curve, with the schedule of all."""
     mp.backend.cpu.keep_freed_memory()
-    return TABLES[cell.table].run(*cell[1:])
+    measure.Run.ends = {cell.steps: 2 * part(cell)} if start else {}
+    trial = TABLES[cell.table].run(*cell[1:])
+    trial.commit = commit(str(pathlib.Path(__file__).parent))
+    return trial
+
+
+def part(cell: Cell) -> int:
+    """The steps of the first of the 50 parts of a run's curve."""
+    return -(-cell.steps // 50)
 
 
 def cells(table: str, options: argparse.Namespace) -> Iterator[Cell]:
@@ -95,6 +107,9 @@ def parser() -> measure.Parser:
         ("out", pathlib.Path, pathlib.Path("runs/reproduce"), "where tables go (runs/reproduce)"),
     ):
         p.add_argument(f"--{option}", type=kind, default=default, help=what)
+    p.add_argument(
+        "--check", action="store_true", help="run the start of a row again, and compare it with docs/results"
+    )
     p.add_argument("--resume", action="store_true", help="run only what is not yet in the JSON of --out")
     return p
 
@@ -105,6 +120,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = p.parse_args(arguments)
     try:
         options.device = measure.device(options.device)
+        if options.check:
+            return check(TABLES if options.table == "all" else [options.table], options.jobs)
         options.out.mkdir(parents=True, exist_ok=True)
         wanted = {t: list(cells(t, options)) for t in (TABLES if options.table == "all" else [options.table])}
         kept = {t: read(options.out / f"{t}.json", todo) if options.resume else {} for t, todo in wanted.items()}
@@ -124,6 +141,35 @@ def main(arguments: list[str] | None = None) -> None:
         p.error(str(error))
 
 
+def check(tables: Iterable[str], jobs: int) -> None:
+    """Run the start of the first network of each table again, in all settings, from seed 0, and compare it with the
+    runs of docs/results: losses to a hundredth, bytes exactly; only activations may be fewer. Exits with 1 otherwise.
+    """
+    differ = 0
+    for table in tables:
+        committed, module = load(RESULTS / f"{table}.json"), TABLES[table]
+        of = next(iter(module.NETWORKS)), module.SOURCES[0], 0
+        mine = [cell for cell in committed if (cell.name, cell.source, cell.seed) == of]
+        for cell, trial in finished(mine, jobs, start=True):
+            kept, n = committed[cell], part(cell)
+            was, now = ([statistics.fmean(t.curve[i : i + n]) for i in (0, n)] for t in (kept, trial))
+            most = kept.bytes["activations"]  # those of the longest sentence may come later
+            fits = trial.bytes == {**kept.bytes, "activations": min(trial.bytes["activations"], 1.001 * most)}
+            same = np.allclose(was, now, rtol=0.01) and fits
+            differ += not same
+            losses = " and ".join(f"{a:.4f} ({b:.4f})" for a, b in zip(now, was))
+            sizes = "" if fits else f"; bytes {trial.bytes} ({kept.bytes})"
+            print(f"{table}, {cell.name}, {cell.setting}: {'as in' if same else 'NOT as in'} {kept.commit}: ", end="")
+            print(f"losses of twice {n} steps {losses}{sizes}", flush=True)
+    sys.exit(f"{differ} differ" if differ else None)
+
+
+def load(path: pathlib.Path) -> dict[Cell, trials.Trial]:
+    """The runs of a JSON that `write` has written. KeyError, TypeError or ValueError where it is none."""
+    entries = json.loads(path.read_text("utf-8"))["runs"]
+    return {Cell(*(entry[name] for name in Cell._fields)): trials.Trial.from_json(entry) for entry in entries}
+
+
 def read(path: pathlib.Path, todo: list[Cell]) -> dict[Cell, trials.Trial]:
     """The runs of a JSON that `write` has written, if it is there. ValueError where it is none, or has runs that are
     not `todo`: they would be lost, or stand beside runs with other settings in one row.
@@ -131,8 +177,7 @@ def read(path: pathlib.Path, todo: list[Cell]) -> dict[Cell, trials.Trial]:
     if not path.exists():
         return {}
     try:
-        entries = json.loads(path.read_text("utf-8"))["runs"]
-        found = {Cell(*(entry[name] for name in Cell._fields)): trials.Trial.from_json(entry) for entry in entries}
+        found = load(path)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"--resume: expected {path} to be the JSON of a table: {error!r}") from error
     if others := found.keys() - set(todo):
@@ -143,13 +188,13 @@ def read(path: pathlib.Path, todo: list[Cell]) -> dict[Cell, trials.Trial]:
     return found
 
 
-def finished(todo: list[Cell], jobs: int) -> Iterator[tuple[Cell, trials.Trial]]:
-    """The runs, as they end. An error of one ends all, and names it."""
+def finished(todo: list[Cell], jobs: int, start: bool = False) -> Iterator[tuple[Cell, trials.Trial]]:
+    """The runs, as they end; start: as of `run`. An error of one ends all, and names it."""
     if jobs > 1:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before the processes load NumPy: a core each
     context = multiprocessing.get_context("spawn")
     with tqdm(total=len(todo), unit="run", disable=None) as bar, ProcessPoolExecutor(jobs, context) as pool:
-        waiting = {pool.submit(run, cell): cell for cell in todo}
+        waiting = {pool.submit(run, cell, start): cell for cell in todo}
         try:
             for future in as_completed(waiting):
                 bar.update()
@@ -165,59 +210,71 @@ def finished(todo: list[Cell], jobs: int) -> Iterator[tuple[Cell, trials.Trial]]
 
 
 def write(table: str, done: dict[Cell, trials.Trial], options: argparse.Namespace) -> None:
-    """The Markdown and the JSON of the runs so far."""
-    module = TABLES[table]
-    entries = [{**cell._asdict(), **trial.to_json()} for cell, trial in sorted(done.items(), key=lambda x: str(x[0]))]
+    """The Markdown and the JSON of the runs so far: of each its commit, and of each commit where it ran."""
+    module, path = TABLES[table], options.out / f"{table}.json"
+    known = json.loads(path.read_text("utf-8")).get("environments", {}) if path.exists() else {}
+    states = sorted({trial.commit for trial in done.values()})
     content = {
         "title": module.TITLE,
         "paper": {name: network.paper for name, network in module.NETWORKS.items()},
-        "settings": measure.settings_of(options),
-        "environment": dict(mp.info()),
+        "command": command(options, table),
+        "environments": {state: known.get(state) or dict(mp.info()) for state in states},
     }
+    put(options.out, table, done, content)
+
+
+def put(folder: pathlib.Path, table: str, done: dict[Cell, trials.Trial], content: dict[str, Any]) -> None:
+    """The two files."""
+    entries = [{**cell._asdict(), **trial.to_json()} for cell, trial in sorted(done.items(), key=lambda x: str(x[0]))]
     runs = ",\n  ".join(map(json.dumps, entries))  # one on a line
-    text = f'{json.dumps(content, indent=1)[:-2]},\n "runs": [\n  {runs}\n ]\n}}\n'
-    writing.write(options.out / f"{table}.json", text)
-    writing.write(options.out / f"{table}.md", markdown(table, done, options))
+    writing.write(folder / f"{table}.json", f'{json.dumps(content, indent=1)[:-2]},\n "runs": [\n  {runs}\n ]\n}}\n')
+    writing.write(folder / f"{table}.md", markdown(table, done, content))
 
 
-def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Namespace) -> str:
-    """The paper's numbers beside ours, and what they cost."""
+def markdown(table: str, done: dict[Cell, trials.Trial], content: dict[str, Any]) -> str:
+    """The paper's numbers beside ours, and what they cost. content: as in the JSON."""
     module = TABLES[table]
     first, *others = settings = module.SETTINGS
     reported = any(network.paper for network in module.NETWORKS.values())
     rows, costs = [], []
-    for source, (name, network) in itertools.product(options.data or module.SOURCES, module.NETWORKS.items()):
+    sources = dict.fromkeys([*module.SOURCES, *(cell.source for cell in done)])
+    for source, (name, network) in itertools.product(sources, module.NETWORKS.items()):
         mine = {cell: trial for cell, trial in done.items() if (cell.name, cell.source) == (name, source)}
-        runs = {s: [trial for cell, trial in mine.items() if cell.setting == s] for s in settings}
+        runs = {s: {cell.seed: trial for cell, trial in mine.items() if cell.setting == s} for s in settings}
         if not all(runs.values()):
             continue
-        scores = {s: [module.FACTOR * trial.score for trial in runs[s]] for s in settings}
-        lost = {s: sum(trial.stopped is not None for trial in runs[s]) for s in settings}
-        spread = max(scores[first]) - min(scores[first])
-        differences = [statistics.fmean(scores[s]) - statistics.fmean(scores[first]) for s in others]
+        scores = {s: {seed: module.FACTOR * trial.score for seed, trial in runs[s].items()} for s in settings}
+        lost = {s: sum(trial.stopped is not None for trial in runs[s].values()) for s in settings}
         of = [name, module.label(source)]
         seeds, steps = sorted({cell.seed for cell in mine}), next(iter(mine)).steps
         found = [
-            f"{statistics.fmean(x):.2f} ({min(x):.2f}–{max(x):.2f})"
+            f"{statistics.fmean(x.values()):.2f} ({min(x.values()):.2f}–{max(x.values()):.2f})"
             + f", {lost[s]} of {len(x)} diverged" * bool(lost[s])
             for s, x in scores.items()
         ]
-        apart = [f"{d:+.2f}, {'within' if abs(d) <= spread else 'beyond'}" for d in differences]
+        apart = [difference(scores[s], scores[first]) for s in others]
+        spread = max(scores[first].values()) - min(scores[first].values())
         paper = [str(network.paper.get(s, "–")) for s in settings if reported]
-        rows.append([*of, ", ".join(map(str, seeds)), str(steps), *paper, *found, *apart, f"{spread:.2f}"])
+        states = ", ".join(sorted({trial.commit for trial in mine.values()}))
+        rows.append([*of, ", ".join(map(str, seeds)), str(steps), *paper, *found, *apart, f"{spread:.2f}", states])
         for s in settings:
-            costs.append([*of, s, *(f"{statistics.fmean(map(value, runs[s])):.3g}" for value in COSTS.values())])
+            costs.append(
+                [*of, s, *(f"{statistics.fmean(map(value, runs[s].values())):.3g}" for value in COSTS.values())]
+            )
     paper, apart = [f"paper: {s}" for s in settings if reported], [f"{s}: difference" for s in others]
-    environment, batches = mp.info(), ", ".join(map(str, sorted({cell.batch for cell in done})))
+    batches = ", ".join(map(str, sorted({cell.batch for cell in done})))
+    ran = "; ".join(f"{state} on {of['backend']}, {of['BLAS']}" for state, of in content["environments"].items())
     return f"""\
 # {module.TITLE}
 
-`{command(options, table)}`, tinymp {environment["tinymp"]}, {environment["backend"]}
+`{content["command"]}`; commits: {ran}
 
-{module.MEASURE}: the mean over the seeds, in brackets the least and the most; {batches} {module.UNIT} per step. A \
-difference is that of the mean to FP32's mean, within or beyond FP32's spread: its most less its least.
+{module.MEASURE}: the mean over the seeds, in brackets the least and the most; {batches} {module.UNIT} per step. The \
+settings of a seed share weights and batches, so a difference is the mean of those to FP32 with the same seed, in \
+brackets the least and the most: within or beyond FP32's spread, its most less its least. Fewer than three seeds give \
+no verdict.
 
-{trials.table(["network", "data", "seeds", "steps", *paper, *settings, *apart, "FP32: spread"], rows, "---")}
+{trials.table(["network", "data", "seeds", "steps", *paper, *settings, *apart, "FP32: spread", "commit"], rows, "---")}
 
 Means over the seeds: seconds of work in a run, on one core; median milliseconds per step (another run went on); what \
 the graph keeps for backward; weights' gradients as backward writes them; steps skipped for overflow; the last \
@@ -225,6 +282,16 @@ loss scale.
 
 {trials.table(["network", "data", "setting", *COSTS], costs, "---")}
 """
+
+
+def difference(scores: dict[int, float], fp32: dict[int, float]) -> str:
+    """Of the scores, by seed, to FP32's."""
+    pairs = [scores[seed] - fp32[seed] for seed in scores if seed in fp32]
+    if len(pairs) < 3:
+        return ", ".join(f"{d:+.2f}" for d in pairs) + " (too few seeds)"
+    mean, spread = statistics.fmean(pairs), max(fp32.values()) - min(fp32.values())
+    verdict = "within" if abs(mean) <= spread else "beyond"
+    return f"{mean:+.2f} ({min(pairs):+.2f} to {max(pairs):+.2f}), {verdict}"
 
 
 COSTS: dict[str, Callable[[trials.Trial], float]] = {

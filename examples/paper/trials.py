@@ -52,6 +52,7 @@ class Trial(measure.Run):
     seconds      of work on all cores, in training alone
     zero_shares  (step, share of all values which that step's backward wrote as gradients that are 0)
     kept         what the program wants to keep of the trained model, such as the boxes that it finds
+    commit       of the code that ran, "-dirty" if it differed from it
     """
 
     score: float = math.nan
@@ -59,6 +60,7 @@ class Trial(measure.Run):
     seconds: float = 0.0
     zero_shares: list[tuple[int, float]] = field(default_factory=list)
     kept: dict[str, Any] = field(default_factory=dict)
+    commit: str = ""
 
     @property
     def zeros(self) -> float:

@@ -86,6 +86,14 @@ NORMS.append(row("adam", "update", "UPDATE", "net.a.bias", written="float32"))
             "Mend what makes steps overflow",
             "10 of 100 steps were skipped, 7 of them for this: exp: 7e4",
         ),
+        (  # the scale has fallen by what no scale mends: the least that loses little is named
+            {"histograms": exponents(64.0, 2.0**-14, 0.4)["histograms"] | {"best_scale": 2.0**-16}}
+            | scales(2**16, 2.0**-14, 100, 33, 30 * [{"cause": "backward overflow", "op": "sqrt", "text": "0 / 0"}]),
+            "Mend what makes steps overflow: no loss scale does; until then, optim.DynamicLossScaler(min_scale=64)",
+            "30 of them for this: 0 / 0 (sqrt: its slope at 0 is infinite: add a small number to what it is given, "
+            "such as 1e-4). Each lowers the scale, which fell from 65,536 to 6.10352e-05 and is slow to grow again: "
+            "there 40.0% of the gradients become 0",
+        ),
         (
             scales(8, 8, 100, 17, 7 * [{"cause": "loss scale too high", "text": "9e4"}]),
             "Let the loss scale grow more rarely",

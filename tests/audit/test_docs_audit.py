@@ -131,8 +131,8 @@ def within(quoted, line):
 
 
 @pytest.fixture(scope="module")
-def said(runs):
-    """The shapes of all lines that the tool said in the runs of the page."""
+def texts(runs):
+    """All that the tool said in the runs of the page."""
     mp.manual_seed(0)
     rng, labels = np.random.default_rng(0), mp.tensor([0, 1, 2, 3, 4, 5, 6, 7] * 8)
     with mp.audit() as a:
@@ -148,7 +148,12 @@ def said(runs):
     with suppress(FloatingPointError), mp.audit() as a:
         train(two, x, lambda y: ops.mse_loss(y.float(), mp.zeros(32, 4)), optim.DynamicLossScaler(), 60, steep)
     cnn_says = *cnn_says, re.sub(rf"{Path(__file__).name}:\d+", "train.py:13", str(a.crash)).replace("two.", "model.")
-    texts = *runs[0].values(), *cnn_says, printed_by(main, ["explain", "when does S grow"])
+    return [*runs[0].values(), *cnn_says, printed_by(main, ["explain", "when does S grow"])]
+
+
+@pytest.fixture(scope="module")
+def said(texts):
+    """The shapes of all lines of it."""
     return [shape(line) for text in texts for line in text.splitlines()]
 
 
@@ -163,6 +168,13 @@ QUOTED = [
 def test_what_the_page_quotes_is_still_said(said):
     assert len(QUOTED) > 50
     assert [line for line in QUOTED if not any(within(shape(line), other) for other in said)] == []
+
+
+def test_lines_of_tinymp_that_the_page_names_are_those_that_the_tool_names(texts):
+    """Their numbers, which `shape` leaves out."""
+    lines = re.compile(r"\b\w+/\w+\.py:\d+")
+    named = set(lines.findall(PAGE))
+    assert len(named) >= 5 and named - set(lines.findall("\n".join(texts))) == set()
 
 
 def test_lines_and_edits_that_the_page_shows_are_those_of_the_script():

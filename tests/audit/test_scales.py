@@ -161,6 +161,18 @@ def test_the_replay_follows_the_policy_of_the_pass():
     assert (cause.cause, cause.op, cause.value, cause.largest_scale) == ("loss scale too high", "expand", None, 512)
 
 
+def test_gradients_that_were_unscaled_and_clipped_before_the_step():
+    w, scaler = parameter(0, 4), optim.StaticLossScaler(2.0**10)
+    optimizer, found = optim.SGD([w], lr=0.0), Scales()
+    with Listener([found]):
+        scaler.scale(total(ops.sqrt(w * 1.0))).backward()
+        scaler.unscale_(optimizer)
+        optim.clip_grad_norm_([w], 1.0)
+        scaler.step(optimizer)
+    (cause,) = found.causes
+    assert (cause.cause, cause.op, cause.scale) == ("backward overflow", "sqrt", 2.0**10)
+
+
 def test_two_optimizers_with_a_pass_each():
     a, b = parameter(1), parameter(1)
     first, second, scaler = optim.SGD([a], lr=0.0), optim.SGD([b], lr=0.0), optim.StaticLossScaler(2.0**10)

@@ -18,7 +18,11 @@ def here(monkeypatch):
     """All runs in this process, without the start of new ones; pictures have few pixels."""
     write = writing.write_figure
     monkeypatch.setattr(writing, "write_figure", lambda path, picture, dpi: write(path, picture, 20))
-    monkeypatch.setattr(reproduce, "finished", lambda todo, _: ((cell, reproduce.run(cell)) for cell in todo))
+    monkeypatch.setattr(
+        reproduce, "finished", lambda todo, _, start=False: ((cell, reproduce.run(cell, start)) for cell in todo)
+    )
+    yield
+    reproduce.measure.Run.ends = {}
 
 
 @pytest.fixture
@@ -94,7 +98,7 @@ def test_formats(small, tmp_path, here, ran, monkeypatch):
 def test_what_is_finished_is_not_run_again(here, digits, ran, tmp_path, monkeypatch):
     cells = []
 
-    def run(cell):
+    def run(cell, start):
         if len(cells) == 4:
             raise MemoryError
         cells.append(cell)
@@ -110,3 +114,36 @@ def test_what_is_finished_is_not_run_again(here, digits, ran, tmp_path, monkeypa
     printed, runs = ran(*arguments, "--resume")
     assert len(cells) == 2 and not set(cells) & set(first) and "table1: 4 of 6 runs are in" in printed
     assert {r["seed"]: r["score"] for r in runs} == {0: 0, 1: 0.1}
+
+
+def test_check_runs_the_start_again_and_compares_it(here, ran, tmp_path, monkeypatch, capsys):
+    ran("table1", "--networks", "AlexNet", "--steps", "3", "--batch", "4")
+    monkeypatch.setattr(reproduce, "RESULTS", tmp_path / "out")
+    with pytest.raises(SystemExit) as end:
+        reproduce.main(["table1", "--check"])
+    said = capsys.readouterr().out
+    assert end.value.code is None and said.count(": as in ") == 3 == said.count("losses of twice 1 steps")
+    path = tmp_path / "out" / "table1.json"
+    content = json.loads(path.read_text())
+    content["runs"][0]["curve"][1] *= 1.02
+    content["runs"][1]["bytes"]["gradients"] *= 2
+    path.write_text(json.dumps(content))
+    with pytest.raises(SystemExit) as end:
+        reproduce.main(["table1", "--check"])
+    said = capsys.readouterr().out
+    assert end.value.code == "2 differ" and said.count("NOT as in") == 2 and said.count("; bytes {") == 1
+
+
+@pytest.mark.parametrize("table", reproduce.TABLES)
+def test_the_committed_tables_are_those_of_their_runs(table):
+    path = reproduce.RESULTS / f"{table}.json"
+    content, done = json.loads(path.read_text("utf-8")), reproduce.load(path)
+    assert path.with_suffix(".md").read_text("utf-8") == reproduce.markdown(table, done, content)
+    assert {trial.commit for trial in done.values()} == content["environments"].keys()
+
+
+def test_two_seeds_give_no_verdict_and_differences_are_of_one_seed():
+    fp32 = {0: 50.0, 1: 60.0, 2: 52.0}
+    assert reproduce.difference({0: 51.0, 1: 59.0}, fp32) == "+1.00, -1.00 (too few seeds)"
+    assert reproduce.difference({0: 51.0, 1: 62.0, 2: 52.0}, fp32) == "+1.00 (+0.00 to +2.00), within"
+    assert reproduce.difference({0: 70.0, 1: 80.0, 2: 72.0}, fp32) == "+20.00 (+20.00 to +20.00), beyond"

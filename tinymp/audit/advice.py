@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ..dtypes import float16, float32
 from ..precision import DOT, MOVEMENT, REDUCTION
+from .first import INSTEAD
 from .found import HALF, LEAST_NUMBERS, LEAST_WORK, Found, asked, half_in, per_call
 from .ledger import Row
 from .numbers import dtypes
@@ -179,20 +180,38 @@ def loss_scale_too_large(found: Found) -> Iterator[Given]:
 
 
 def steps_that_no_scale_mends(found: Found) -> Iterator[Given]:
-    others = [c for c in found.scale.get("causes", ()) if c["cause"] not in ("loss scale too high", "unknown")]
-    if others:
-        cause, _ = Counter(c["cause"] for c in others).most_common(1)[0]
-        usual = [c for c in others if c["cause"] == cause]
-        why = f"{_skipped(found)}, {len(usual)} of them for this: {usual[0]['text']}"
-        yield Given("Mend what makes steps overflow: no loss scale does", why, _where(usual[0]))
+    """A NaN that no scale cures may also pull the scale down, until gradients are lost: PyTorch's issue 40497."""
+    others = _not_by_the_scale(found)
+    if not others:
+        return
+    first, last = (found.scale["history"][i][1] for i in (0, -1)) if found.scale.get("history") else (1.0, 1.0)
+    cause = others[0]["cause"] if last < first else Counter(c["cause"] for c in others).most_common(1)[0][0]
+    usual = [c for c in others if c["cause"] == cause]
+    text = "Mend what makes steps overflow: no loss scale does"
+    why = f"{_skipped(found)}, {len(usual)} of them for this: {usual[0]['text']}"
+    if remedy := INSTEAD.get(usual[0].get("op", "")):
+        why += f" ({usual[0]['op']}: {remedy})"
+    if last < first:
+        lost = [one for one in found.histograms.get("lost", ()) if "gradient" in one["role"]]
+        zeros = {s: max(one["zero"] for one in lost if one["scale"] == s) for s in {one["scale"] for one in lost}}
+        enough = min((s for s in zeros if last < s <= first and zeros[s] <= FLUSHED), default=first)
+        text += f"; until then, optim.DynamicLossScaler(min_scale={enough:g}) keeps the scale from falling"
+        why += f". Each lowers the scale, which fell from {first:,.6g} to {last:,.6g} and is slow to grow again"
+        why += f": there {zeros[last]:.1%} of the gradients become 0" if zeros.get(last) else ""
+    yield Given(text, why, _where(usual[0]))
+
+
+def _not_by_the_scale(found: Found) -> list[dict[str, Any]]:
+    return [c for c in found.scale.get("causes", ()) if c["cause"] not in ("loss scale too high", "unknown")]
 
 
 def steps_skipped_by_the_scale(found: Found) -> Iterator[Given]:
     """A dynamic scale skips a few steps while it settles, which may be most of a short run."""
-    causes, skipped, steps = found.scale.get("causes", ()), len(found.scale.get("skipped", ())), _iterations(found)
+    causes, steps = found.scale.get("causes", ()), _iterations(found)
+    skipped = len(found.scale.get("skipped", ())) - len(others := _not_by_the_scale(found))
     high = [c for c in causes if c["cause"] == "loss scale too high"]
     mostly = steps >= SHORTEST and 2 * skipped > steps and bool(high or not causes) and found.current_scale is not None
-    if mostly or skipped > max(SEARCH_SKIPS, SKIPPED * steps):
+    if mostly or (skipped > max(SEARCH_SKIPS, SKIPPED * steps) and (high or not others)):
         why = f", {len(high)} of them for this: {high[0]['text']}" if high else ""
         text = "Let the loss scale grow more rarely, or start lower"
         if mostly:

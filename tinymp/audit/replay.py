@@ -48,7 +48,8 @@ class Replay(Observer):
             try:
                 with observe(self):
                     gradient = backend.of(p.run.gradient).xp.asarray(p.run.gradient * factor)
-                    again = Backward(p.run.root, gradient)
+                    again = Backward(p.run.root, gradient)  # its leaves may have been unscaled since
+                    again.leaves = {key: [leaf, None, scale] for key, (leaf, _, scale) in p.run.leaves.items()}
                     again.propagate()
                     found = [(leaf, total) for leaf, total, _ in again.leaves.values() if id(leaf) in wanted]
                     self.finite = not any(nonfinite(under(running, leaf, joined, g, leaf.array)) for leaf, g in found)

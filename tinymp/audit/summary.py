@@ -20,7 +20,7 @@ NEGLIGIBLE = 1e-4  # shares up to this are not mentioned
 def sentences(found: Found, steps: int, part: str = "") -> list[str]:
     """What to know. steps: how many there were; part: which of them was looked at, where that is not all."""
     said = [f"Only {part} was looked at; all counts are of that part."] * bool(part)
-    said += [*_about_roundings(found.ledger), *_about_scale(found.histograms), *_about_updates(found.updates)]
+    said += [*_about_roundings(found.ledger), *_about_scale(found), *_about_updates(found.updates)]
     return [*said, *_about_steps(found.scale, steps)]
 
 
@@ -73,15 +73,17 @@ def _most(rows: Sequence[Row], name: str, what: str) -> Iterator[str]:
         yield f"{text} numbers and {share(n / all_of_them)} of these {what.split()[0]}."
 
 
-def _about_scale(histograms: Any) -> Iterator[str]:
-    now = max((t["scale"] for t in histograms.get("tensors", ())), default=0)
+def _about_scale(found: Found) -> Iterator[str]:
+    histograms, backward = found.histograms, [row for row in found.ledger if row.phase == "backward"]
+    now = max((t["scale"] for t in histograms.get("tensors", ()) if t.get("role") != "weight"), default=0)
     at = "Without a loss scale" if now == 1 else f"At the loss scale {power(now)}"
     zero = {(one["role"], one["scale"]): one["zero"] for one in histograms.get("lost", ())}
     for one in histograms.get("lost", ()):
         if "gradient" in one["role"] and one["scale"] == now and one["zero"] > NEGLIGIBLE:
             n, lost = one["values"], one["zero"]
             yield f"{at}, FP16 makes {count(lost * n)} of {count(n)} {one['role']}s ({share(lost)}) zero."
-    if best := histograms.get("best_scale"):
+    best = histograms.get("best_scale")
+    if best and not (histograms["ceiling"]["infinite"] and backward and not _sum(backward, "infinite")):  # NaN at any S
         saved = {role: zero[role, 1.0] - zero.get((role, best), 1.0) for role, _ in zero if "gradient" in role}
         kept = [f"{share(s)} of the {role}s" for role, s in saved.items() if s > NEGLIGIBLE]
         keeps = f"; it keeps {' and '.join(kept)} from becoming zero" if kept else ""

@@ -21,6 +21,7 @@ EXAMPLES = {
     "lstm": "examples,shakespeare",
     "dcgan": "examples",
     "long_run": "examples",
+    "reinforcement": "examples,bf16",
     "paper.language_model": "examples,shakespeare",
     "paper.train_gpt": "examples,shakespeare",
     "paper.speech": "speech",
