@@ -34,7 +34,7 @@ CACHE, SHAPES = "__pycache__", {"div": "block", "span": "inline"}
 LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 STRINGS = r'(?P<s>"""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\')'
 WORDS = rf"\b(?P<k>{'|'.join([*keyword.kwlist, 'if', 'for', 'const', 'void', 'template', 'struct'])})\b"
-WEIGHTS = {  # of pages in the search, where not 1; for the search "op" is the beginning of "optimizer", too
+WEIGHTS = {  # of pages in the search, where not 1; the search also takes "op" for the beginning of "optimizer"
     "questions.md": 1.5,
     "changelog.md": 0.3,
     "results/": 0.3,
