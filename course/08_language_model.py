@@ -476,8 +476,8 @@ axes.legend()
 # How good is a language model? Its *perplexity* is exp of the mean of -ln p over all predictions: with a perplexity of
 # 7 it is as unsure as somebody who must choose among 7 equally likely letters (MPT figure 5).
 #
-# The last batch may be smaller, so its mean counts less. And a sum over many batches must not be made in FP16: lesson
-# 1.
+# The last batch may be smaller, so its mean counts less. And a sum over many batches must not be made in FP16 (lesson
+# 1).
 
 
 # %% exercise
