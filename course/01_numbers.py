@@ -1,16 +1,15 @@
 # %% [markdown]
 # # 1. Numbers
 #
-# *55 minutes. You need Python with NumPy, and powers of two.*
+# *55 minutes.*
 #
 # **A machine counts visitors. It adds 1 for each, in FP16. After 10,000 visitors it says 2,048. Which line of the
 # program lost the others?**
 #
-# After this lesson you can
-# - read the 16 bits of a half by hand, and say how far it is to the next one;
-# - round a number to FP16, BF16 or E5M2 as the hardware does;
-# - predict where a sum stalls, and name two cures;
-# - find the line of tinymp that rounds.
+# - **You know** Python with NumPy, and powers of two.
+# - **You do**: read the 16 bits of a half, measure how far it is to the next one, round to FP16, BF16 or E5M2 as the
+#   hardware does, and add up numbers without a stall.
+# - **You can then** predict where a sum stalls, name two cures, and find the line of tinymp that rounds.
 #
 # MPT is the paper [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740), NVG is NVIDIA's guide *Training
 # with Mixed Precision*. On Colab, first upload the wheel and run `!INSTALL`.

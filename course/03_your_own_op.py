@@ -1,15 +1,15 @@
 # %% [markdown]
 # # 3. Your own op
 #
-# *55 minutes. You need lessons 1 (rounding) and 2 (forward, backward).*
+# *55 minutes.*
 #
 # **You write a new activation. In FP32 its values are right. In FP16 some of them are wrong by 100 percent, though
 # FP16 could hold the right ones. What is missing in your code?**
 #
-# After this lesson you can
-# - write an op for tinymp, with its forward and its backward, and call the precision primitives at the right places;
-# - choose its kind, and say what the kind promises;
-# - compute how far an FP16 result may be off, and hold your op to it.
+# - **You know** rounding (lesson 1), forward and backward (2).
+# - **You do**: write three ops for tinymp, an activation, a norm and a loss, with the precision primitives at the right
+#   places; compute how far an FP16 result may be off.
+# - **You can then** add your own op to tinymp, choose its kind, and hold it to a bound.
 #
 # MPT is the paper [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740), NVG is NVIDIA's guide *Training
 # with Mixed Precision*. On Colab, first upload the wheel and run `!INSTALL`.
@@ -33,8 +33,8 @@ STEPS = 250  # of each training; on a slow machine 100 show the same
 # %% [markdown]
 # ## The question, in a picture
 #
-# Mish is an activation (Misra 2019, arXiv 1908.08681): x · tanh(ln(1 + eˣ)). tinymp has none. Here it is in NumPy, for
-# all halves between −18 and 8. Once each step is done in FP16, and once in FP32, with one rounding at the end.
+# Mish is an activation (Misra 2019, arXiv 1908.08681): x · tanh(ln(1 + eˣ)). Here it is in NumPy, for all halves
+# between −18 and 8. Once each step is done in FP16, and once in FP32, with one rounding at the end.
 
 
 # %%
@@ -141,10 +141,10 @@ for y in (
 #
 # Before you write an op you should know when it is good enough. A tolerance found by trial ("1e-3 seems to work")
 # hides faults. So compute it. Let e be the exact result for the FP16 inputs as they are. An op that computes in FP32
-# and rounds once is off by at most
+# and rounds once is off by at most the sum of
 #
-# - 2⁻¹¹ · |e|: the rounding to FP16, half a spacing (lesson 1); - n · 2⁻²⁴ · max|e|: n operations in FP32. Each is off
-# by 2⁻²⁴ of what it works on. We take the largest result for it;
+# - 2⁻¹¹ · |e|: the rounding to FP16, half a spacing (lesson 1);
+# - n · 2⁻²⁴ · max|e|: n operations in FP32. Each is off by 2⁻²⁴ of what it works on; we take the largest result for it;
 # - 2⁻²⁵: half the spacing of subnormal numbers.
 
 
@@ -375,11 +375,17 @@ figure, axes = plt.subplots()
 for label, y in (("each step in FP16", mish(halves)), ("your op", Mish.apply(every).numpy())):
     axes.plot(halves, np.abs(y - exact) / (2.0**-11 * np.abs(exact) + 2.0**-25), ".", markersize=2, label=label)
 axes.axhline(1, color="0.4", linestyle=":")
-axes.set(xlabel="x", ylabel="error / bound", ylim=(2.0**-6, None), title="Mish, beside what one rounding may cost")
+axes.set(
+    xlabel="x", ylabel="error / bound", ylim=(2.0**-6, None), title="Mish, compared with what one rounding may cost"
+)
 axes.set_yscale("log", base=2)
 axes.legend(markerscale=4)
 
 # %% [markdown]
+# tinymp has this op, as a row of a table: `ops.mish` in `tinymp/ops/more/unary.py` gives f and its slope, for FP32
+# numbers. The class `Unary` in `tinymp/ops/unary.py` widens, computes and stores, once for all such functions. It calls
+# `self.xp.exp` where you call `np.exp`: `self.xp` is NumPy or CuPy, and with it your op runs on a GPU as well.
+#
 # ## 4. A reduction
 #
 # Now an op that adds up. It gives each row the length 1:

@@ -1,15 +1,14 @@
 # %% [markdown]
 # # 4. The master copy
 #
-# *50 minutes. You need lessons 1 (numbers) and 2 (a step of training).*
+# *50 minutes.*
 #
 # **The gradients of a network are right. In FP32 it learns from them, in FP16 it does not. Where do they go?**
 #
-# After this lesson you can
-# - say which updates an FP16 weight does not notice, and measure how many;
-# - write an optimizer with FP32 masters and FP16 copies;
-# - write stochastic rounding, which needs no master;
-# - count what a master costs.
+# - **You know** numbers (lesson 1) and a step of training (2).
+# - **You do**: find the updates that an FP16 weight does not notice; write an optimizer with FP32 masters and FP16
+#   copies, and stochastic rounding, which needs no master.
+# - **You can then** measure how many updates of a training are lost, and count what a master costs.
 #
 # MPT is the paper [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740); figures without a source are measured
 # here. On Colab, first upload the wheel and run `!INSTALL`.

@@ -1,14 +1,14 @@
 # %% [markdown]
 # # 5. Loss scaling
 #
-# *50 minutes. You need lessons 2 (a step of training) and 4 (the master copy).*
+# *50 minutes.*
 #
 # **A network learns nothing in FP16. In FP32 it learns. You may add one multiplication to the program. Where?**
 #
-# After this lesson you can
-# - say from a picture of the gradients whether FP16 loses them, and which scale saves them;
-# - write a training step with a loss scale, in the right order;
-# - write a scale that finds itself, and race it against tinymp's.
+# - **You know** a step of training (lesson 2) and the master copy (4).
+# - **You do**: write a training step with a loss scale, in the right order, and a scale that finds itself; race it
+#   against tinymp's.
+# - **You can then** say from a picture of the gradients whether FP16 loses them, and which scale saves them.
 #
 # MPT is the paper [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740), NVG is NVIDIA's guide *Training with
 # Mixed Precision*. On Colab, first upload the wheel and run `!INSTALL`.

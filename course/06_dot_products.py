@@ -1,20 +1,20 @@
 # %% [markdown]
 # # 6. Dot products and accumulators
 #
-# *55 minutes. You need lesson 1 (numbers).*
+# *55 minutes.*
 #
 # **16,384 products, each without any error, are added in the same order. One accumulator says 4116, another stops at
 # 2048. What stopped it?**
 #
-# After this lesson you can
-# - say why a product of two FP16 numbers is safe, and its sum is not;
-# - write a dot product as hardware makes it: with FP16 accumulators, in chunks, with truncation;
-# - predict how the error grows with the length;
-# - tell which matrix shapes Tensor Cores take, and what padding costs.
+# - **You know** numbers, from lesson 1.
+# - **You do**: write a dot product as hardware makes it: with FP16 accumulators, in chunks, with truncation; predict
+#   how its error grows with the length.
+# - **You can then** say why a product of two FP16 numbers is safe and its sum is not, which matrix shapes Tensor Cores
+#   take, and what padding costs.
 #
 # MPT is the paper [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740), NVG is NVIDIA's guide *Training
-# with Mixed Precision*; figures without a source are measured here. On Colab, first
-# upload the wheel and run `!INSTALL`.
+# with Mixed Precision*. All accumulators here are emulated on your CPU; figures of real GPUs have a source. On Colab,
+# first upload the wheel and run `!INSTALL`.
 
 # %%
 import tinymp as mp  # before NumPy: it chooses how products are computed
@@ -451,9 +451,9 @@ def check_dot_tensor_core(dot_tensor_core, random):
 
 
 # %% [markdown]
-# Is that what GPUs do? Here is one sum each that a V100, an A100 and an H100 made (from the authors' repository,
-# github.com/north-numerical-computing/MATLAB-tensor-core, BSD-2-Clause), in the hexadecimal notation of floats, which
-# loses no bit.
+# Is that what GPUs do? Here is one sum each that **real** GPUs made, a V100, an A100 and an H100 (from the authors'
+# repository, github.com/north-numerical-computing/MATLAB-tensor-core, BSD-2-Clause), in the hexadecimal notation of
+# floats, which loses no bit.
 
 
 # %%
@@ -479,7 +479,7 @@ REAL = {
         "351b bd1f 9f9a bdb0 3f91 3ac6 a9cd 2469 399e b861 bc80 3122 bd61 bdb2 b5ad bb0d",
     ),
 }
-print("        the GPU           yours             exact, rounded to FP32")
+print("        by a real GPU     yours, emulated   exact, rounded to FP32")
 for gpu, (bits, products, c, result, factors, others) in REAL.items():
     a, b, c = fp16(factors), fp16(others), float.fromhex(c)
     true = float(np.float32(math.fsum([c, *(float(x) * float(y) for x, y in zip(a, b))])))
@@ -491,10 +491,11 @@ for gpu, (bits, products, c, result, factors, others) in REAL.items():
 # *product*, and had 47 to 60 % of such sums wrong for an A100, H100 and B200. Its tests could not find it: they were
 # written by the same people. These numbers found it.)
 #
-# FP8 products on Hopper keep F = 13 bits, which DeepSeek-V3 ([arXiv 2412.19437](https://arxiv.org/abs/2412.19437),
-# section 3.3.2) felt in its training, and mended: after every 128 products the sum is added to one in FP32. There is a
-# policy for each: `mp.FP16_VOLTA`, `FP16_AMPERE`, `FP16_HOPPER`, `FP8_HOPPER` (mended) and `FP8_HOPPER_FAST`;
-# `mp.tensor_core` gives the sums alone. The error has a sign this time.
+# For whole matrices `mp.tensor_core` does what yours does. FP8 products on Hopper keep F = 13 bits. So after every 128
+# products one may add the sum to another one, in FP32. There is a policy for each: `mp.FP16_VOLTA`, `FP16_AMPERE`,
+# `FP16_HOPPER`, `FP8_HOPPER` (with the FP32 sums) and `FP8_HOPPER_FAST` (without).
+#
+# All lines of the next picture are **emulated**; no GPU runs here. The error has a sign this time.
 
 
 # %%
@@ -507,11 +508,11 @@ def promoted(a, b, every=128):
 
 
 accumulators = {
-    "FP16 on a V100": lambda a, b: mp.tensor_core(a, b, None, "volta"),
-    "FP16 on an H100": lambda a, b: mp.tensor_core(a, b, None, "hopper"),
-    "FP8 on an H100": lambda a, b: mp.tensor_core(a, b, None, "hopper", "e4m3"),
-    "FP8 on an H100, FP32 after 128": promoted,
-    "FP8 on a B200": lambda a, b: mp.tensor_core(a, b, None, "blackwell", "e4m3"),
+    "FP16 as a V100": lambda a, b: mp.tensor_core(a, b, None, "volta"),
+    "FP16 as an H100": lambda a, b: mp.tensor_core(a, b, None, "hopper"),
+    "FP8 as an H100": lambda a, b: mp.tensor_core(a, b, None, "hopper", "e4m3"),
+    "FP8 as an H100, FP32 after 128": promoted,
+    "FP8 as a B200": lambda a, b: mp.tensor_core(a, b, None, "blackwell", "e4m3"),
 }
 lengths = [2**k for k in range(7, 13)]
 figure, axes = plt.subplots()
@@ -523,15 +524,18 @@ for name, product in accumulators.items():
     axes.plot(lengths, found, "o-", label=name)
     print(f"{found[lengths.index(4096)]:9.5f} %  at length 4,096: {name}")
 axes.set_xscale("log", base=2)
-axes.set(xlabel="length", ylabel="mean relative error, %", title="Accumulators that cut off")
+axes.set(xlabel="length", ylabel="mean relative error, %", title="Accumulators that cut off, emulated")
 axes.legend()
 
 # %% [markdown]
 # 23 to 25 bits do no harm. 13 bits do: what is cut off is missing in each step, and nothing cancels. The error grows
-# with the number of steps, not with its root. At a length of 4,096 it is 6.6 % here, where all numbers are positive.
-# (DeepSeek-V3 reports nearly 2 % at most, for random matrices of this length.) With an FP32 sum after every 128
-# products it stays at 0.05 %, for any length. The line of the B200 is what mmasim, another model of these units, says:
-# the published sums of its FP8 were made by another instruction.
+# with the number of steps, not with its root: at a length of 4,096 to 6.6 %, where all numbers are positive. With an
+# FP32 sum after every 128 products it stays at 0.05 %, for any length. The line of the B200 is what mmasim, another
+# model of these units, says: the published sums of its FP8 were made by another instruction.
+#
+# And on **real** GPUs? DeepSeek-V3 ([arXiv 2412.19437](https://arxiv.org/abs/2412.19437), section 3.3.2) was trained on
+# H800s. It reports an error of nearly 2 % at most, for two random matrices of this length; which numbers they held is
+# not said. It mends that with FP32 sums after 128 products.
 
 # %% [markdown]
 # ## 6. Which shapes?

@@ -1,15 +1,15 @@
 # %% [markdown]
 # # 9. Two optimizers, one scaler: the GAN
 #
-# *50 minutes. You need lesson 5 (loss scaling).*
+# *50 minutes.*
 #
 # **Two networks learn against each other: two losses, two optimizers, and gradients of two sizes. How many loss scales
 # do they need, and what happens to one network when the other's gradients overflow?**
 #
-# After this lesson you can
-# - write the loss of a discriminator so that no logit breaks it;
-# - train a GAN in FP16 with one scaler, and say at each line whose gradients are where;
-# - measure what a generator makes, instead of looking at it.
+# - **You know** loss scaling, from lesson 5.
+# - **You do**: write the loss of a discriminator so that no logit breaks it, both steps of a GAN, and a measure of what
+#   a generator makes.
+# - **You can then** train a GAN in FP16 with one scaler, and say at each line whose gradients are where.
 #
 # MPT is the paper [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740), NVG is NVIDIA's guide *Training
 # with Mixed Precision*. On Colab, first upload the wheel and run `!INSTALL`.

@@ -1,16 +1,15 @@
 # %% [markdown]
 # # 10. After 2018: BF16, FP8, stochastic rounding
 #
-# *55 minutes. You need lessons 1 (numbers), 4 (the master copy) and 5 (loss scaling).*
+# *55 minutes.*
 #
 # **The method of 2018 has three parts: a loss scale, FP32 masters, FP32 sums. New hardware offers new formats. Which
 # of the three may you throw away?**
 #
-# After this lesson you can
-# - round to BF16 with integers, to nearest and at random;
-# - choose a format for a tensor from its exponents;
-# - write the scales with which FP8 lives: per tensor, delayed, per block;
-# - say what remains of the paper, and show it.
+# - **You know** numbers (lesson 1), the master copy (4) and loss scaling (5).
+# - **You do**: round to BF16 with integers, to nearest and at random; write the scales with which FP8 lives: per
+#   tensor, delayed, per block.
+# - **You can then** choose a format for a tensor from its exponents, say what remains of the paper, and show it.
 #
 # MPT is the paper [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740), NVG is NVIDIA's guide *Training
 # with Mixed Precision*. On Colab, first upload the wheel and run `!INSTALL`.
@@ -438,11 +437,10 @@ for name, rounded in (
 # ## 5. Rounding at random
 #
 # Lesson 4: a weight that is rounded to nearest does not notice an update of less than half of its spacing. BF16's
-# spacing is 2⁻⁷ of the power of two below the weight, eight times FP16's. The cure of 2018 is an FP32 master. The
-# other cure is older: **stochastic rounding** (Gupta et al., 2015, [arXiv 1502.02551](https://arxiv.org/abs/1502.02551)).
-# Round up with a probability that is the distance from the lower neighbour, as a share of the spacing.
-# The result is right on average: a hundred updates of a hundredth of the spacing move the
-# weight by one step, sooner or later.
+# spacing is 2⁻⁷ of the power of two below the weight, eight times FP16's. The cure of 2018 is an FP32 master. The other
+# cure is older: **stochastic rounding** (Gupta et al., 2015, [arXiv 1502.02551](https://arxiv.org/abs/1502.02551)).
+# Round up with a probability that is the distance from the lower neighbour, as a share of the spacing. The result is
+# right on average: a hundred updates of a hundredth of the spacing move the weight by one step, sooner or later.
 #
 # With integers it is easier than rounding to nearest: add a random number from 0 to 0xFFFF to the 32 bits, then cut.
 

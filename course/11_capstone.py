@@ -1,14 +1,14 @@
 # %% [markdown]
 # # 11. Capstone: five models that do not learn
 #
-# *Two times 50 minutes. You need lessons 4 to 7.*
+# *Two times 50 minutes.*
 #
 # **Five programs run in FP16 without an error message, and learn nothing. What is wrong with each?**
 #
-# After this lesson you can
-# - ask the audit what a training loses, and read its answer;
-# - tell five illnesses of mixed precision apart: by zeros, by updates, by infinities, by norms;
-# - mend each with the smallest change, and stay in FP16.
+# - **You know** lessons 4 to 7.
+# - **You do**: ask the audit what five trainings lose, find the illness of each, and mend it with the smallest change,
+#   in FP16.
+# - **You can then** tell zeros, lost updates, infinities and wrong norms apart in a training of your own.
 #
 # MPT is the paper [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740), NVG is NVIDIA's guide *Training with
 # Mixed Precision*.

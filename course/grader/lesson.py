@@ -75,13 +75,20 @@ class Lesson:
         for cell in self.cells:
             if cell.kind == "check":
                 continue
-            source = cell.source if cell.kind != "exercise" else exercise(cell.source, solved)
+            source = exercise(cell.source, solved) if cell.kind == "exercise" else quiet(cell)
             one: dict[str, Any] = {"id": f"cell-{len(cells) + 1}", "metadata": {}, "source": source.splitlines(True)}
             code = {"cell_type": "code", "execution_count": None} | one | {"outputs": []}
             cells.append({"cell_type": "markdown"} | one if cell.kind == "markdown" else code)
         about = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
         about["language_info"] = {"name": "python"}
         return {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
+
+
+def quiet(cell: Cell) -> str:
+    """A cell that draws ends in a semicolon: else the value of its last line would stand above its picture."""
+    last = cell.source.rsplit("\n", 1)[-1] if cell.kind == "code" else ""
+    draws = re.match(r"(a\.\w+\.draw|\w+(\[\d\]|\.spines\[:\])?\.(set|legend|set_visible))\(", last) or last == ")"
+    return cell.source + ";" if draws else cell.source
 
 
 def exercise(source: str, solved: bool) -> str:

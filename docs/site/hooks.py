@@ -17,6 +17,7 @@ from typing import Any
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
+import browser
 from tinymp.lab.explain import explain
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -33,7 +34,13 @@ CACHE, SHAPES = "__pycache__", {"div": "block", "span": "inline"}
 LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 STRINGS = r'(?P<s>"""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\')'
 WORDS = rf"\b(?P<k>{'|'.join([*keyword.kwlist, 'if', 'for', 'const', 'void', 'template', 'struct'])})\b"
-WEIGHTS = {"questions.md": 1.5, "changelog.md": 0.3, "results/": 0.3}  # of pages in the search, where not 1
+WEIGHTS = {  # of pages in the search, where not 1; the search also takes "op" for the beginning of "optimizer"
+    "questions.md": 1.5,
+    "changelog.md": 0.3,
+    "results/": 0.3,
+    "source/course/03": 4,
+    "source/course/": 0.8,
+}
 origins = dict(MADE)  # pages that are made here, and the files that they show
 
 
@@ -55,12 +62,18 @@ def targets(page: File, links: Iterator[re.Match]) -> Iterator[tuple[re.Match, s
 def shown(path: str) -> str:
     """The page of a file or a folder, but for the file's lines, which `on_page_content` adds."""
     file = ROOT / path
-    page = f"---\ntitle: {path}\nhide: [navigation, toc]\nsearch: {{exclude: true}}\n---\n\n# {path}\n\n"
+    lesson = (
+        path.startswith("course/") and file.suffix == ".ipynb"
+    )  # found by the search, and read from its own title on
+    title, index = ("", "") if lesson else (f"title: {path}\n", "search: {exclude: true}\n")
+    page = f"---\n{title}hide: [navigation, toc]\n{index}---\n\n" + (f"# {path}\n\n" if title else "")
     if file.is_dir():
         page += "\n".join(f"- [{p.name}]({file.name}/{p.name})" for p in sorted(file.iterdir()) if p.name != CACHE)
     for cell in json.loads(file.read_text("utf-8"))["cells"] if file.suffix == ".ipynb" else []:
         fence = "~~~~" if cell["cell_type"] == "code" else ""
         page += f"{fence and '~~~~python'}\n{''.join(cell['source'])}\n{fence}\n\n"
+        if lesson and browser.there and cell["source"][0].startswith("# "):  # below its title
+            page += f'<a class="md-button" href="../../{browser.address(file.name)}">Open in the browser</a>\n\n'
         for output in cell.get("outputs", []):
             if picture := output.get("data", {}).get("image/png"):
                 page += f"![What the cell draws](data:image/png;base64,{''.join(picture).strip()})\n\n"
@@ -128,10 +141,23 @@ def answered(asked: re.Match) -> str:
     return f"{asked[0]}\n\n{rule}\n\nWithout it: {without}\n\nRead {', '.join(lines)}. Source: {source}.\n\n"
 
 
+def to_run(lesson: re.Match) -> str:
+    """A lesson of the syllabus, and a link with which it runs in the browser."""
+    return f'{lesson[0]}<br><small>▸ <a href="{browser.address(lesson[3])}">open in the browser</a></small>'
+
+
+def on_post_build(config: Any) -> None:
+    """The lessons in a browser, where JupyterLite is installed."""
+    if browser.there:
+        browser.build(Path(config.site_dir))
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links to files of the repository become links to the pages that show them; questions are answered."""
     weight = next((WEIGHTS[start] for start in WEIGHTS if page.file.src_uri.startswith(start)), 1)
     page.meta.setdefault("search", {"boost": weight})
+    if page.file.src_uri == "course.md" and browser.there:
+        markdown = re.sub(r"(?m)^(\| \d+ \| )\[(.*?)\]\((.*?)\)", to_run, markdown)
     if re.match("results/(table|figure|formats)", page.file.src_uri):
         page.meta["hide"] = ["toc"]  # their tables are wide
     if page.file.src_uri == "questions.md":

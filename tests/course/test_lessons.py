@@ -11,6 +11,7 @@ import matplotlib
 import pytest
 from tinymp.course.checking import check, hold, judge
 
+from tinymp import autograd
 from tinymp.course import lesson as source
 
 matplotlib.use("Agg")
@@ -173,6 +174,7 @@ def test_a_lesson_is_whole(lesson):
     first = lesson.cells[0].source
     assert re.match(rf"# {lesson.number}\. ", first) and "minutes" in first
     assert "?**" in first, "the question, in bold"
+    assert re.findall(r"^- \*\*(You \w+(?: then)?)\*\*", first, re.MULTILINE) == ["You know", "You do", "You can then"]
     assert "## What to remember" in lesson.cells[-1].source
     (row,) = re.findall(rf"^\| {lesson.number} \| \[.*", SYLLABUS, re.MULTILINE)
     assert f"]({lesson.path.stem}.ipynb)" in row
@@ -182,11 +184,18 @@ def test_a_lesson_is_whole(lesson):
     pictures = [
         out for cell in notebook["cells"] for out in cell.get("outputs", []) if "image/png" in out.get("data", {})
     ]
-    assert pictures
+    shown = [out for cell in notebook["cells"] for out in cell.get("outputs", [])]
+    assert pictures and not [out for out in shown if out["output_type"] == "execute_result"], "a repr above a picture"
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             cell["outputs"] = []
     assert notebook == lesson.notebook(), "run: python -m course.generate"
+
+
+def test_what_a_lesson_names_of_the_core_is_there():
+    named = {name for lesson in LESSONS.values() for name in re.findall(r"`((?:Op|Backward)\.\w+)`", lesson.drawn)}
+    assert len(named) >= 4 and not [name for name in named if not hasattr(autograd, name.split(".")[0])]
+    assert not [name for name in named if not hasattr(getattr(autograd, name.split(".")[0]), name.split(".")[1])]
 
 
 def test_exercises_have_names_of_their_own():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -31,7 +32,11 @@ _pages: Any = None  # the map, as bytes
 def _memory(size: int) -> Array:
     """Bytes of address space, of which views can be made, without memory behind them."""
     global _pages
-    if _pages is None or len(_pages) < size:
+    if _pages is not None and len(_pages) >= size:
+        return _pages
+    if sys.maxsize < 1 << 32:  # in a browser a map is memory, and WASI has none: no more than is asked for
+        _pages = np.frombuffer(bytes(max(size, 1)), np.uint8)
+    else:
         size = max(size, 1 << 30)
         try:
             pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)

@@ -72,7 +72,7 @@ class BatchNorm(Affine):
         for buffer in ("running_mean", "running_var"):
             statistic = Tensor(xp.zeros(self.num_features, FP32.storage))
             self.register_buffer(buffer, statistic if track_running_stats else None)
-        self.register_buffer("num_batches_tracked", Tensor(xp.zeros((), int)) if track_running_stats else None)
+        self.register_buffer("num_batches_tracked", Tensor(xp.zeros((), "int64")) if track_running_stats else None)
         self._undo = statistics.Undo()
         self._begin(self.num_features, weight=affine, bias=bias)
 

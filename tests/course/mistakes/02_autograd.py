@@ -192,11 +192,3 @@ def backpropagate(root):
                 parent.grad = parent.grad + g
                 if parent not in waiting:
                     waiting.append(parent)
-
-
-# %% places: Look for the method that assigns `self.edges`
-places = ["save", "propagate", "run_backward", "deposit"]
-
-
-# %% places: expected a list of four
-places = "_connect, propagate, run_backward, deposit"

@@ -175,23 +175,3 @@ def perplexity(losses, sizes):
 
     losses, sizes = np.asarray(losses, np.float64), np.asarray(sizes, np.float64)
     return math.exp((losses * sizes).sum() / sizes.sum())
-
-
-# %% probabilities: Convert to FP32
-def probabilities(logits, temperature):
-    z = logits / np.float16(temperature)
-    e = np.exp(z - z.max())
-    return e / e.sum()
-
-
-# %% probabilities: subtract the largest
-def probabilities(logits, temperature):
-    e = np.exp(logits.astype(np.float64) / temperature)
-    return e / e.sum()
-
-
-# %% probabilities: With temperature 0
-def probabilities(logits, temperature):
-    z = logits.astype(np.float64)
-    e = np.exp((z - z.max()) / temperature)
-    return e / e.sum()
