@@ -51,15 +51,13 @@ def test_generated_pages_have_not_drifted():
 
 def test_words_written_by_hand_are_few():
     words = runpy.run_path(str(ROOT / "docs" / "generate.py"))["words"]()
-    assert words["docs/gpu.md"] <= 1200 and sum(words.values()) <= 18700
+    assert words["docs/gpu.md"] <= 1200 and sum(words.values()) <= 18200
 
 
 def test_docstrings_begin_with_a_noun_or_a_verb():
     """Not with "What ...", "Whether ..." or "Of ...": subject, verb, object."""
     found = []
     for path in sorted((ROOT / "tinymp").rglob("*.py")):
-        if path.parent.name in ("audit", "lab"):  # not rewritten yet
-            continue
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)):
                 said = (ast.get_docstring(node) or "").split("\n")[0]

@@ -30,7 +30,7 @@ LARGEST = {"float16": 65504.0, "bfloat16": 3.39e38, "float32": 3.4e38}
 
 
 class Advice(NamedTuple):
-    """What to change, the measured reason, the place, and the section of MPT or NVG that it follows.
+    """A change, with its measured reason, its place, and the section of MPT or NVG that it follows.
 
     importance  from 0 to 100; from SPOILS on the training itself suffers, below it speed or memory do, or might
     rule        the function below that says so
@@ -45,7 +45,7 @@ class Advice(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a rule yields. share: of what is lost, from 0 to 1, which adds to its importance."""
+    """The result of a rule. share: the lost part, from 0 to 1, which adds to its importance."""
 
     text: str
     why: str

@@ -63,8 +63,8 @@ def audit(
 
 
 class Audit(Told):
-    """What was found; made by `audit`. `print(a)` and notebooks show a summary, `a.report("audit.html")` writes all of
-    it, `a.figure("exponents")` draws.
+    """The findings of an audit, made by `audit`. `print(a)` and notebooks show a summary, `a.report("audit.html")`
+    writes all of it, `a.figure("exponents")` draws.
 
     ledger        every op at every place of its call: dtypes, rule, and what its roundings lost (see `Row`, `Rows`)
     histograms    exponents of weights and gradients per layer, and what a loss scale would save (see `Exponents`)
@@ -100,7 +100,7 @@ class Audit(Told):
         return self
 
     def _forked(self) -> None:
-        """What runs in a process that was forked from this one is not listened to."""
+        """Stop listening in a process that was forked from this one."""
         self._listener.__exit__()
         if self._trace is not None:
             self._trace.leave()
@@ -121,7 +121,7 @@ class Audit(Told):
 
     @property
     def policy(self) -> str:
-        """What ops ran under."""
+        """The policy under which ops ran."""
         return "; ".join(map(str, self._listener.policies.values()))
 
     def advise(self) -> list[Advice]:
@@ -167,7 +167,7 @@ class Audit(Told):
         return f"{self.told()}\n\n{', a.'.join([more, *asked])} tell more; a.report(path) all."
 
     def told(self) -> str:
-        """What to know, the advice, and the rows that lose most."""
+        """Findings, advice, and the rows that lose most."""
         return "\n\n".join(self.parts())
 
     def parts(self) -> list[str]:

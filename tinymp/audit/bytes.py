@@ -112,7 +112,7 @@ class ByteLedger(Told, Instrument):
 
     @property
     def ratio(self) -> float:
-        """How many times as many bytes the training keeps in FP32; NaN where it keeps none."""
+        """Bytes that the training keeps in FP32 divided by those that it keeps here; NaN if it keeps none."""
         own = total(self.measured)
         return total(self.fp32) / own if own else float("nan")
 

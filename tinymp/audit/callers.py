@@ -1,4 +1,4 @@
-"""What Python's stack says about the user's program. Nothing else in tinymp reads the variables of frames."""
+"""Reads the user's program from Python's stack. Nothing else in tinymp reads the variables of frames."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def caller(frame: FrameType | None) -> str:
 
 
 def function(frame: FrameType | None) -> str:
-    """What a traceback calls the code of that frame: "train()", and "<module>" outside of functions."""
+    """The name of that frame's code in a traceback: "train()", and "<module>" outside of functions."""
     frame = _outside(frame)
     while frame is not None and frame.f_code.co_name.endswith(("comp>", "expr>")):  # a comprehension
         frame = _outside(frame.f_back)
@@ -74,7 +74,7 @@ def made_at(frame: FrameType | None, thing: Any) -> str:
 
 
 def variable(frame: FrameType, thing: Any) -> str | None:
-    """What a frame calls a thing: a variable, or an attribute of one."""
+    """A frame's name for a thing: a variable, or an attribute of one."""
     if name := _name_in(frame.f_locals, thing):
         return name
     for name, value in frame.f_locals.items():

@@ -31,7 +31,7 @@ def bin_of(exponent: int) -> int:
 
 
 def exponents(x: Array) -> np.ndarray:
-    """How many values of x have each exponent floor(log2 |x|): (BINS,), int64, exact.
+    """Counts of the values of x by their exponent floor(log2 |x|): (BINS,), int64, exact.
 
     Entry ZEROS counts +0 and -0, entry `bin_of(e)` the finite values with exponent e, subnormal ones too, entries
     INFINITIES and NANS the rest. FP64's exponents beyond FP32's count in the first or last bin. An array on a GPU is
@@ -167,7 +167,7 @@ def lost_of(tensors: list[Histogram], scale: float) -> Lost:
 
 
 def nonzero(tensors: list[Histogram]) -> int:
-    """How many values of these tensors are not 0."""
+    """The number of values of these tensors that are not 0."""
     return between(total(tensors), LOWEST, HIGHEST) + sum(t.infinite.total() for t in tensors)
 
 

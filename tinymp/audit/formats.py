@@ -1,4 +1,4 @@
-"""What would another format have lost? Every number that a primitive rounds, rounded from FP32 to those as well."""
+"""Losses of other formats: every number that a primitive rounds is also rounded from FP32 to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = ("elements", "zero", "subnormal", "beyond", "bias", "snr")
 
 @dataclass
 class Loss:
-    """What a format does to the numbers that are finite and not 0; of large arrays to a sample.
+    """The losses of a format among numbers that are finite and not 0; for large arrays in a sample.
 
     zero, subnormal  how many of the `elements` became 0; are below what the format holds with all its bits, but not 0
     beyond           how many were larger than the format's largest: infinite or NaN now or, if it is scaled, the
@@ -62,7 +62,7 @@ def sample(x: Any) -> Any:
 
 @dataclass
 class FormatRow(At):
-    """What was rounded at one place: its losses by the name of a format."""
+    """The losses of the numbers rounded at one place, by the name of a format."""
 
     losses: dict[str, Loss]
 

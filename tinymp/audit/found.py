@@ -1,4 +1,4 @@
-"""What an audit found, as its advice and summary ask for it: about the run that is asked about."""
+"""The findings of an audit about one run, for its advice and summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HALF = ("float16", "bfloat16")
 
 
 class Found(NamedTuple):
-    """What the instruments found, as in their `as_dict`; empty where there is none."""
+    """The findings of the instruments, as in their `as_dict`; empty if there are none."""
 
     ledger: Sequence[Row] = ()
     histograms: Mapping[str, Any] = MappingProxyType({})

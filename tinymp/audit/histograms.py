@@ -161,7 +161,7 @@ class Exponents(Told, Instrument):
     # ---- asking
 
     def share_lost(self, role: str, scale: float | None = None) -> Lost:
-        """What FP16 would lose of the values of a role ("weight gradient", ...) that are not 0, at a loss scale.
+        """The share that FP16 would lose of the nonzero values of a role ("weight gradient", ...), at a loss scale.
 
         scale: by default the last one in use; for weights 1. The shares, counted by exponents alone:
             zero       |x| scale < 2^-25: rounds to 0. (2^-25 itself, a tie, is counted as kept)
@@ -184,7 +184,7 @@ class Exponents(Told, Instrument):
         return min(2.0 ** (exponent - (1 if mantissa > 0.5 else 2)), SCALES[-1])
 
     def ceiling(self) -> dict[str, Any] | None:
-        """What keeps the best scale from being larger: the gradient ("name", "role") that overflows first, its
+        """The limit of the best scale: the gradient ("name", "role") that overflows first, its
         "largest" magnitude without a loss scale, the S at which it was "infinite" (None: it was not), and the S "below"
         which the best one lies.
         """

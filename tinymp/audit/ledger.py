@@ -23,7 +23,7 @@ from .sampling import RED, SKY, Table, Told, bars, table
 
 @dataclass
 class Rounding:
-    """What became of numbers that were stored in fewer bits, at one line of tinymp.
+    """Counts of the numbers that one line of tinymp stored in fewer bits.
 
     elements   how many numbers were rounded
     zero       how many of them became 0

@@ -294,5 +294,5 @@ class _Steps(Observer):
 
 
 def begins_backward(op: Op) -> bool:
-    """Whether the backward pass under way, if one is, begins with this op."""
+    """True if a backward pass is running and begins with this op."""
     return here.backward is not None and here.backward.root.grad_fn is op

@@ -231,7 +231,7 @@ class _XP:
 
 
 class _Generator:
-    """What initialisers ask of numpy.random.Generator."""
+    """The methods of numpy.random.Generator that initialisers use."""
 
     def uniform(self, low: float, high: float, size: Any = None) -> Array:
         return empty(size, _F64)

@@ -1,4 +1,4 @@
-"""How the audit's reports write numbers."""
+"""The number formats of the audit's reports."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ _EXPONENTS = {"square": 2, "rsqrt": -0.5, "reciprocal": -1}
 
 
 def form_of(op: Op, args: tuple, size: int) -> tuple:
-    """What an op computes; () for what no pattern looks into. size: of its result."""
+    """The form of an op's computation; () if no pattern needs it. size: of its result."""
     values = [a for a in args if isinstance(a, Value)]
     floats = [v for v in values if v.array.dtype in FLOATING]
     name = op.name
@@ -181,7 +181,7 @@ def _one_product(a: tuple, b: tuple) -> bool:
 
 
 def plain(value: Value) -> Value:
-    """What a value is but for its shape, dtype and mask."""
+    """A value without regard to its shape, dtype and mask."""
     while value.node.form[:1] == ("same",):
         value = value.node.form[1]
     return value
@@ -265,7 +265,7 @@ def _all_fit(patterns: list, given: tuple, found: dict[str, Any]) -> Iterator[di
 
 
 def _rules(node: Node) -> Iterator[tuple[Rule, str, dict[str, Any]]]:
-    """What a node fits: the rule, the pattern's text, and what its variables stand for."""
+    """The rules that a node fits, each with the pattern's text and the values of its variables."""
     for rule, text, pattern in PATTERNS.get(node.form[0], ()):
         for names in fits(pattern, Value(node), {}, root=True):
             yield rule, text, names
@@ -341,7 +341,7 @@ class Match:
         return made[id(self.node)]
 
     def tried(self) -> tuple[Outcome, Outcome] | None:
-        """What the lines lose, and the op in their place; None where that is something else."""
+        """The outcomes of the lines and of the op in their place; None if that computes something else."""
         with unobserved(), no_grad(), use(self.policy), np.errstate(all="ignore"):
             try:
                 exact = _numbers(self.run(wide=True))
@@ -399,8 +399,8 @@ class _Counter(Observer):
 
 @dataclass
 class Outcome:
-    """Of lines, or of an op in their place: how many numbers were rounded, how many of them became infinite and 0; how
-    many results there are, and how many of them are wrong: not finite, or off by more than OFF.
+    """The outcome of lines, or of an op in their place: the counts of numbers that were rounded, became infinite and
+    became 0, of results, and of wrong results: not finite, or off by more than OFF.
     """
 
     rounded: int = 0
@@ -501,7 +501,7 @@ class Patterns(Told, Instrument):
 
     @property
     def looked_at(self) -> int:
-        """How many places fit a pattern."""
+        """The number of places that fit a pattern."""
         self._try()
         return len(self._sites)
 

@@ -28,7 +28,7 @@ Panel = Callable[[Any], Any]  # draws on axes
 
 
 def panels(audit: Any) -> dict[str, list[Panel]]:
-    """What there is to draw of an Audit, by the names of its figures; empty lists where nothing was seen."""
+    """The panels of each figure of an Audit, by the figure's name; empty lists if nothing was seen."""
     seen, shadow = audit.histograms, audit.shadow
     found = {
         "ledger": (audit.ledger, any(getattr(row, name) for row in audit.ledger for name in LOST)),
@@ -89,7 +89,7 @@ def _exponents(tensor: Histogram, axes: Any) -> None:
 
 
 def _lost(exponents: Exponents, role: str, axes: Any) -> None:
-    """What share of the gradients would be zero, subnormal and infinite at each loss scale."""
+    """The shares of gradients that would be zero, subnormal and infinite at each loss scale."""
     shares = zip(*[exponents.share_lost(role, s) for s in SCALES])
     for lost, kind, color, style in zip(shares, Lost._fields, ("0.4", PINK, RED), ("-", "--", ":")):
         axes.plot(SCALES, [100 * share for share in lost], style, color=color, label=kind)

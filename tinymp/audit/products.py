@@ -48,22 +48,22 @@ class Product(At):
 
     @property
     def misaligned(self) -> list[str]:
-        """Those of m, n and k that are no multiples of 8, or whose channels are none."""
+        """The axes among m, n and k whose lengths, or whose channels, are not multiples of 8."""
         return [name for name, length in self.lengths.items() if length % MULTIPLE]
 
     @property
     def odd(self) -> str:
-        """What is misaligned, and its length: "inputs: 1"."""
+        """The misaligned axes and their lengths: "inputs: 1"."""
         return ", ".join(f"{self.axes.get(name, name)}: {self.lengths[name]}" for name in self.misaligned)
 
     @property
     def eligible(self) -> bool:
-        """Whether Tensor Cores take it: FP16 or BF16 operands, all dimensions multiples of 8 (NVG section 2.2)."""
+        """True if Tensor Cores take it: FP16 or BF16 operands, all dimensions multiples of 8 (NVG section 2.2)."""
         return self.dtype in HALF and not self.misaligned
 
     @property
     def padding_cost(self) -> float:
-        """How many more operations it takes with every length padded to the next multiple of 8, as a share."""
+        """The share of operations that padding every length to the next multiple of 8 adds."""
         return prod(-(-s // MULTIPLE) * MULTIPLE / s for s in self.lengths.values() if s) - 1
 
     def as_dict(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _matrices(phase: str, op: Op, inputs: tuple) -> list[tuple[int, int]]:
 
 
 def _axes(lengths: dict[str, int], matrices: list[tuple[int, int]]) -> dict[str, str]:
-    """What m, n and k are in a product of rows with one of these matrices or in one of its gradients."""
+    """The axes m, n and k in a product of rows with one of these matrices, or in one of its gradients."""
     for matrix in matrices:
         left, axes = dict(lengths), {}
         for length, of in zip(matrix, ("outputs", "inputs")):

@@ -41,7 +41,7 @@ class Line(NamedTuple):
 
     @property
     def signature(self) -> tuple[str, ...]:
-        """What it is in any run of the program: not the line that called it, which a commit may move."""
+        """Its identity in any run of the program, without the calling line, which a commit may move."""
         return ("loss",) if self.role == "loss" else (self.role, self.name, self.module, self.op, self.phase)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What instruments share: values by tensor, sparse rows once each, tables, bars and colours."""
+"""Code shared by instruments: values by tensor, sparse rows once each, tables, bars and colours."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def array_in(x: Any) -> Any:
 
 
 def nonfinite(x: Any) -> int:
-    """How many values of an array, a gradient, a Tensor or a number are infinite or NaN; 0 for what is not floating."""
+    """The number of infinities and NaNs in an array, a gradient, a Tensor or a number; 0 unless it is floating."""
     if isinstance(x, float):
         return int(not math.isfinite(x))
     x = array_in(x)
@@ -124,7 +124,7 @@ def table(
 
 
 class Told:
-    """What tells of itself in parts, sentences and tables: `print` shows them as text, a notebook as HTML."""
+    """Base of results with parts, sentences and tables: `print` shows them as text, a notebook as HTML."""
 
     def parts(self) -> list[str]:
         raise NotImplementedError

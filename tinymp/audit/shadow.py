@@ -56,7 +56,7 @@ BLOCK = 1 << 17  # elements: on a CPU a few FP32 copies of as many stay in the c
 
 @dataclass
 class ShadowRow(At):
-    """What one op at one place of its call, in one phase, is off from FP32.
+    """The error of one op at one place of its call, in one phase, compared with FP32.
 
     calls      how often it ran; nonfinite: how many elements were not finite in the run or a shadow, and left out
     local      `Errors` against the same op in FP32 on the same inputs
@@ -80,7 +80,7 @@ ULP = 2.0**-10  # of FP16, from 2^e to 2^(e + 1), in units of 2^e
 
 
 def difference(y: Array, *exact: Array) -> tuple[Errors, ...]:
-    """How far y is from each of some exact results of its shape (FP32 or FP64), in ulps of FP16 at the exact value.
+    """The distance of y from exact results of its shape (FP32 or FP64), in ulps of FP16 at the exact value.
     Elements that are infinite or NaN in any of them are left out everywhere.
     """
     device = backend.of(exact[0])
@@ -103,7 +103,7 @@ def difference(y: Array, *exact: Array) -> tuple[Errors, ...]:
 
 
 def _errors(device: Any, y: Array, exact: Array, normal: Array) -> Errors:
-    """Those of a block in FP32; the total is not finite where an element is not. `normal` holds 2^-14, block times."""
+    """The errors of a block in FP32; the total is not finite if an element is not. `normal` is 2^-14, block times."""
     xp, error = device.xp, y - exact
     if not error[:64].any() and not error.any():  # nothing was rounded; the first few usually tell
         return Errors(y.size)

@@ -21,7 +21,7 @@ ROWS = 2048  # of WIDTH elements: blocks of 0.5 MB stay in the cache
 
 
 class Mark(NamedTuple):
-    """What is kept of an array: a digest of its bytes in the order of its axes; how many elements are infinite or NaN;
+    """A summary of an array: a digest of its bytes in the order of its axes; how many elements are infinite or NaN;
     of the others the largest magnitude, the root of the sum of squares, and the sketch, min(WIDTH, size) numbers in
     FP64.
     """

@@ -18,14 +18,14 @@ NEGLIGIBLE = 1e-4  # shares up to this are not mentioned
 
 
 def sentences(found: Found, steps: int, part: str = "") -> list[str]:
-    """What to know. steps: how many there were; part: which of them was looked at, where that is not all."""
+    """The findings in sentences. steps: their number; part: the part of them that was observed, if not all."""
     said = [f"Only {part} was looked at; all counts are of that part."] * bool(part)
     said += [*_about_roundings(found.ledger), *_about_scale(found), *_about_updates(found.updates)]
     return [*said, *_about_steps(found.scale, steps)]
 
 
 def nothing(found: Found, steps: int, part: str, formulas: int) -> str:
-    """Of a run without advice: that, and what was looked at. formulas: at how many places one was found."""
+    """The sentences about a run without advice. formulas: the number of places where one was found."""
     if not found.ledger:
         return "Nothing ran in the audited block."
     skipped = len(found.scale["skipped"])
@@ -91,7 +91,7 @@ def _about_scale(found: Found) -> Iterator[str]:
 
 
 def _ceiling(of: dict, best: float) -> str:
-    """What keeps the best scale from being larger."""
+    """The limit of the best scale."""
     gradient, largest = f"the {of['role']} of {of['name']}", of["largest"]
     if of["infinite"]:
         return f": at {power(of['infinite'])} {gradient} was infinite"

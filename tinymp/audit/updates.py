@@ -20,7 +20,7 @@ from .sampling import BLUE, RED, Told, bars, distinct, table
 
 @dataclass
 class Updates:
-    """What became of the updates of one parameter, or of several together; counts of weights, over all updates.
+    """Counts of weights by the effect of their updates, for one parameter or several together, over all updates.
 
     fp32      whether the parameter is in FP32 itself: then this is what FP16 would lose
     master    whether it has an FP32 master: then what would be lost in FP16 is not
@@ -57,7 +57,7 @@ class Updates:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of all weights: lost + unchanged_by_zero + those that FP16 would move make 1."""
+        """Shares of all weights: lost + unchanged_by_zero + those that FP16 would move make 1."""
         counts = {"lost": self.lost, "unchanged_by_zero": self.zero, "above_2048": self.above}
         return {name: n / max(self.elements, 1) for name, n in counts.items()}
 

@@ -106,13 +106,13 @@ class Run:
 
     @property
     def diverged(self) -> bool:
-        """Whether it was stopped, or its score is not a finite number."""
+        """True if it was stopped, or its score is not a finite number."""
         return self.stopped is not None or not math.isfinite(self.score)
 
 
 @dataclass
 class Workload:
-    """What is trained.
+    """The workload: a training that returns a score.
 
     measure  what the score is ("test accuracy"), and whether `higher` is better
     train    train(policy, scaler, seed) is one run; the seed fixes all that is random
@@ -125,7 +125,7 @@ class Workload:
 
 
 def workload(name: str, steps: int | None) -> Workload:
-    """What the command line names: MODULE:FUNCTION, or CNN, LSTM, DCGAN for `train` of that example of tinymp's.
+    """The workload that the command line names: MODULE:FUNCTION, or CNN, LSTM, DCGAN for that example's `train`.
 
     The function is called as FUNCTION(policy, scaler, seed=..., steps=..., device=...), trains under the policy with
     the scaler, and returns a dict: "curve", the loss of every step; perhaps "measure", the name of the item that is the

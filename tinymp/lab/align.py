@@ -1,4 +1,4 @@
-"""Which tensors of a step of one run are which of another's, where the programs differ: by structure and by values.
+"""Pairs the tensors of a step of two runs whose programs differ, by structure and by values.
 
 Calls of ops in forward come first. Two may be the same where the op is, and the shape of its result or the module; how
 much speaks for it (see `weigh`) is summed, and the order of both runs kept where the sum is largest. Then come those
@@ -49,7 +49,7 @@ class Aligner:
 
 
 def _structure(lines: list[Line]) -> tuple:
-    """What the lines are and read, without values."""
+    """The structure of the lines: their ops and inputs, without values."""
     first = lines[0].number if lines else 0
     return tuple([(line.signature, line.shape, *[max(i - first, -1) for i in line.inputs]) for line in lines])
 
@@ -96,7 +96,7 @@ class _Step:
             self._pair(one, other, made == outputs and (not made or one.op == other.op or takes))
 
     def _by(self, key: Callable[[Line], Hashable], of_b: Callable[[Line], Hashable] | None = None) -> None:
-        """Of the lines of both that are left, pair the n-th of a key with the n-th."""
+        """Pair the n-th remaining line of a key in one run with the n-th in the other."""
         waiting: defaultdict[Hashable, list[Line]] = defaultdict(list)
         for y in reversed(self._b.values()):
             if y.number not in self._taken:
@@ -140,7 +140,7 @@ class _Step:
 
 
 def passes(x: Line, lines: dict[int, Line]) -> bool:
-    """Whether it has the bits of what its op read, of these lines by their numbers."""
+    """True if it has the bits of an input of its op, among these lines by their numbers."""
     return any((x.digest, x.dtype) == (y.digest, y.dtype) for i in x.inputs if (y := lines.get(i)))
 
 
@@ -172,7 +172,7 @@ def _leaves(calls: list[Call], lines: dict[int, Line]) -> list[tuple]:
 
 
 def _numbers(x: Line) -> tuple:
-    """What stays of a tensor's numbers when they are rounded."""
+    """A tensor's numbers, rounded for comparison."""
     return x.shape, (x.sketch > 0).tobytes()
 
 
@@ -183,7 +183,7 @@ def alike(a: list[Any], b: list[Any]) -> Array:
 
 
 def weigh(a: list[Call], b: list[Call], leaves: list[list[tuple]]) -> Array:
-    """What speaks for each pair of calls: 2 for the same shape, 1 for the same module, 4 for the same weights (or data)
+    """The weight of each pair of calls: 2 for the same shape, 1 for the same module, 4 for the same weights (or data)
     that it reads. 0 where the op is another.
     """
     first = [[c[0] for c in some] for some in (a, b)]

@@ -73,7 +73,7 @@ class Try:
 
     @property
     def mean(self) -> float:
-        """Of the values; nan where a run has none."""
+        """The mean of the values; nan if a run has none."""
         return statistics.fmean(self.values)
 
 
@@ -247,7 +247,7 @@ def _listed(names: Sequence[str], most: int | None = 3) -> str:
 
 
 def _in_a_process(plan: Plan, log: Path) -> dict[str, Any]:
-    """What became of a run of the plan, in a process with this tinymp; all that it prints goes to `log`."""
+    """The outcome of a run of the plan, in a process with this tinymp; its output goes to `log`."""
     start = "import sys; sys.path.insert(0, sys.argv[3]); from tinymp.lab.trial import main; del sys.path[0]; "
     start += "main(*sys.argv[1:3])"
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -61,7 +61,7 @@ class Pair(NamedTuple):
 
     @property
     def adds(self) -> bool:
-        """Whether it is further apart than a rounding explains, here or, and then grown, in what the ops read."""
+        """True if a rounding does not explain its distance, neither here nor, grown, in the inputs of the ops."""
         rounded, read = SLACK * self.rounding, self.inputs or 0
         grown = GROWTH * read if not self.rewired or read <= rounded else 0
         whose = (self.a.role, self.a.phase) != ("input", "backward")  # not of a sum of gradients
@@ -69,7 +69,7 @@ class Pair(NamedTuple):
 
     @property
     def replaced(self) -> bool:
-        """Whether another op made it."""
+        """True if another op made it."""
         return self.a.role == "output" and self.a.op != self.b.op
 
 
@@ -118,7 +118,7 @@ def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Difference:
 
 
 class Difference:
-    """What `diff` found; `print` shows it.
+    """The result of `diff`; `print` shows it.
 
     a, b           the two runs
     configuration  {what: (of a, of b)} of all that differs in how they were run; `settings` were compared
@@ -157,7 +157,7 @@ class Difference:
 
     @property
     def same(self) -> bool:
-        """Whether the runs have the same tensors, bit for bit, as far as both go."""
+        """True if the runs have the same tensors, bit for bit, as far as both go."""
         return self.first is None and not any(self.only)
 
     # ---- comparing
@@ -232,7 +232,7 @@ class Difference:
     # ---- telling
 
     def why(self) -> str:
-        """What the first difference means, in sentences."""
+        """The meaning of the first difference, in sentences."""
         p = self.first
         if p is None:
             return ""
@@ -320,7 +320,7 @@ class Difference:
 
 
 def _is_op(x: Line) -> bool:
-    """Whether it stands for a call of an op."""
+    """True if it stands for a call of an op."""
     return x.role == "output" and x.phase != "backward" and x.name in ("", "0")
 
 
@@ -337,7 +337,7 @@ def _diverges(pairs: list[Pair], first: Pair | None) -> tuple[int, str, Line] | 
 
 
 def distance(a: Line, b: Line) -> float:
-    """How far apart two tensors are, as the head of this file says."""
+    """The distance of two tensors, as defined at the head of this file."""
     if (a.dtype, a.shape, a.digest, a.scale) == (b.dtype, b.shape, b.digest, b.scale):
         return 0.0
     if a.shape != b.shape or a.nonfinite != b.nonfinite:
@@ -371,7 +371,7 @@ def _together(a: Iterator[Step], b: Iterator[Step]) -> Iterator[tuple[Step, Step
 
 
 def _settings(run: Run, seed: int | None) -> dict[str, str]:
-    """How a run was run."""
+    """The settings of a run."""
     own = {name: value for name, value in run.header.items() if name not in ("tinymp trace", "environment")}
     named = [p for p in run.policies if not run.policy or p.lower().startswith(run.policy.lower() + "(")]
     own |= {"policy": "; ".join(named), "device": ", ".join(run.devices), "seed": seed, **run.header["environment"]}
@@ -379,7 +379,7 @@ def _settings(run: Run, seed: int | None) -> dict[str, str]:
 
 
 def _found(run: Run) -> str:
-    """How much there is of a run, and whether it ended."""
+    """The length of a run, and how it ended."""
     policies = sorted({policy.partition("(")[0] for policy in run.policies})
     text = f"{run.source}: {many(run.tensors, 'tensor')}, policies: {', '.join(policies) or 'none'}"
     if run.ended != "":

@@ -36,7 +36,7 @@ WIDTH = 100  # of the text
 
 @dataclass
 class Explanation:
-    """What there is to say about a name; `print` shows it.
+    """The explanation of a name; `print` shows it.
 
     what      it is: "layer", "op", "policy", "topic", ...; topic: the rule behind it
     formula   what it computes, from its docstring and those of its Ops; ops: these, in the order of its code
@@ -105,7 +105,7 @@ def names() -> dict[str, list[str]]:
 
 
 def overview() -> str:
-    """What `explain` without a name shows."""
+    """The text of `explain` without a name."""
     lines = ["tinymp explain NAME, where NAME is one of", ""]
     for what, found in names().items():
         lines.append(_entry("policies" if what == "policy" else f"{what}s", ", ".join(sorted(found, key=str.lower))))
@@ -140,7 +140,7 @@ def _told(name: str) -> tuple[list[set[str]], set[str]]:
 
 
 def _weight(words: set[str]) -> float:
-    """What words tell: one that few topics have tells most."""
+    """The weight of words: a word that few topics have counts most."""
     having = [sum(word in _told(name)[1] for name in TOPICS) for word in words]
     return sum(math.log(1 + len(TOPICS) / n) for n in having if n)
 
@@ -188,7 +188,7 @@ def _is(thing: Any, base: type) -> bool:
 
 
 def _explained(name: str, what: str, thing: Any, asked: set[str]) -> Explanation:
-    """What there is to say of an entry; what is asked for is read first."""
+    """The explanation of an entry; the lines that the question asks for come first."""
     if what == "alias":
         return _explained(thing, "topic", thing, asked)
     topic, formula, read, kind, found = WORDS.get(name, ""), "", [thing], None, list[type[Op]]()

@@ -34,7 +34,7 @@ class Progress(Instrument):
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What `%load_ext` calls."""
+    """The function that `%load_ext` calls."""
 
     def audited(line: str, cell: str) -> None:
         options, name = re.fullmatch(r"(.*?)(?:\bas\s+(\w+))?\s*", line).groups()  # type: ignore[union-attr]

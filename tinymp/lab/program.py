@@ -80,7 +80,7 @@ def children() -> tuple:
 
 
 def ended(error: BaseException) -> str:
-    """What ended a program early, in words; empty for the end that sys.exit() is."""
+    """The reason why a program ended early, in words; empty for sys.exit()."""
     if isinstance(error, KeyboardInterrupt):
         return "stopped by Ctrl-C"
     if isinstance(error, SystemExit):

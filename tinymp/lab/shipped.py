@@ -41,7 +41,7 @@ def home(name: str) -> Path:
 
 
 def examples_home() -> str:
-    """What sys.path has to begin with for `import examples` to find this tinymp's examples. Errors as in `home`."""
+    """The first entry of sys.path with which `import examples` finds this tinymp's examples. Errors as in `home`."""
     return str(home("examples"))
 
 
@@ -62,7 +62,7 @@ def stand_in(name: str, folder: Path) -> None:
 
 
 def command(name: str) -> str:
-    """What to type to run an example."""
+    """The command that runs an example."""
     return f"python -m examples.{name}" if in_checkout() else f"tinymp example {name}"
 
 

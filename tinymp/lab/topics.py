@@ -1,4 +1,4 @@
-"""What `explain` says: the rules in words, where they come from, and what breaks without them. Data, no code."""
+"""The texts of `explain`: the rules in words, their sources, and the damage without them. Data, no code."""
 
 from __future__ import annotations
 

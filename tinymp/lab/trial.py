@@ -35,7 +35,7 @@ from .program import run, started
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, and how.
+    """A plan of runs, and their settings.
 
     program, module, arguments  a script, or with `module` the name of a module
     measure  a global variable that the program leaves ("loss", "run.loss"): a number, or a list, whose last counts; or
@@ -162,7 +162,7 @@ class Trial:
     # ---- what is kept
 
     def keep(self, model: Module, policy: Policy, given: Mapping[str, Policy] | None) -> dict[str, Policy] | None:
-        """What `Policy.cast` is to keep of a model: the modules of the plan, beside those that the program keeps.
+        """The modules of a model that `Policy.cast` must keep: those of the plan, and those that the program keeps.
 
         A module that only calls others (Sequential) goes with those that it holds where they are two or more, so that
         what one of them hands to the next is not rounded on its way.
