@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 from ..dtypes import float16, float32
 from ..precision import DOT, MOVEMENT, REDUCTION
-from .first import INSTEAD
+from .first import because
 from .found import HALF, LEAST_NUMBERS, LEAST_WORK, Found, asked, half_in, per_call
 from .ledger import Row
 from .numbers import dtypes
+from .products import MULTIPLE
 
 FLUSHED = 0.01  # share of results that become 0 from which on it is worth a look
 SKIPPED = 0.05  # share of iterations: NVG section 2.3.2 has steps skipped "infrequently"
@@ -69,20 +70,15 @@ def advise(found: Found) -> list[Advice]:
 def written_by_hand(found: Found) -> Iterator[Given]:
     for one in found.patterns:
         by_hand, with_op = one["by_hand"], one["with_op"]
-        method = one["op"].startswith(".")
-        change = f"{one['op']} before" if method else f"ops.{one['op']} instead of"
-        infinite, zero = (
-            f"{by_hand[n]:,} ({by_hand[n] / max(by_hand['rounded'], 1):.1%})" for n in ("infinite", "zero")
-        )
-        wrong = by_hand["wrong"] / max(by_hand["results"], 1)
+        change = f"{one['op']} before" if one["op"].startswith(".") else f"ops.{one['op']} instead of"
         yield Given(
             f"Write {change} {one['pattern']}",
-            f"of {by_hand['rounded']:,} numbers on the way {infinite} became infinite and {zero} zero, and "
-            f"{by_hand['wrong']:,} of {by_hand['results']:,} results ({wrong:.1%}) are not finite or off by a tenth; "
-            f"the same numbers {one['how']}: {with_op['infinite']:,}, {with_op['zero']:,} and {with_op['wrong']:,}, as "
-            f"{one['why']}. .float() afterwards brings nothing back",
+            f"{_part(by_hand['wrong'], by_hand['results'], 'results')} are not finite or off by a tenth, "
+            f"{with_op['wrong']:,} {one['how']}: {one['why']}. On the way {by_hand['infinite']:,} of "
+            f"{by_hand['rounded']:,} numbers became infinite and {by_hand['zero']:,} zero; .float() afterwards brings "
+            "nothing back",
             one["lines"],
-            wrong,
+            by_hand["wrong"] / max(by_hand["results"], 1),
         )
 
 
@@ -102,7 +98,7 @@ def overflows(found: Found) -> Iterator[Given]:
             ends = f"{dtypes(name)} ends at {end}" if known else "a format of its operands ends below"
             yield Given(
                 f"Keep {_of(row)} within {dtypes(name)}: scale its inputs down, or compute it in {wider}",
-                f"{row.infinite:,} of {row.rounded:,} results ({row.infinite / row.rounded:.1%}) became infinite; the "
+                f"{_part(row.infinite, row.rounded, 'results')} became infinite; the "
                 f"largest was {row.largest:.4g}, and {ends}; {wider} holds all of them",
                 _where(row),
             )
@@ -112,10 +108,11 @@ def overflows_not_skipped(found: Found) -> Iterator[Given]:
     rows = [row for row in found.ledger if row.phase == "backward" and row.infinite]
     if rows and found.scale and not found.scale["skipped"]:
         worst = max(rows, key=lambda row: row.infinite)
+        smaller = ", or a smaller loss scale" * ((found.current_scale or 2) > 1)
         yield Given(
-            "Skip the steps whose gradients overflow: optim.DynamicLossScaler, or a smaller loss scale",
+            f"Skip the steps whose gradients overflow: optim.DynamicLossScaler{smaller}",
             f"{sum(row.infinite for row in rows):,} numbers became infinite in backward, and no step was skipped; the "
-            f"most in {_of(worst)}",
+            f"most in {_of(worst)}{because(worst.op, worst.phase)}",
             _where(worst),
         )
 
@@ -124,171 +121,161 @@ def underflows(found: Found) -> Iterator[Given]:
     for row in found.trained:
         many = row.phase == "forward" and row.rounded >= LEAST_NUMBERS and row.zero > FLUSHED * row.rounded
         if many and (row.op, row.caller) not in _by_hand(found):
-            share, to = row.zero / row.rounded, ", below 2^-25 = 3e-8" * (half_in(row.written) == float16.name)
+            to = ", below 2^-25 = 3e-8" * (half_in(row.written) == float16.name)
             text = f"See whether {_of(row)} needs its small values: scale them up, or compute it in FP32"
-            why = f"{row.zero:,} of {row.rounded:,} results ({share:.1%}) were not 0 and became 0{to}; FP32 keeps them"
-            yield Given(text, why, _where(row), share)
+            why = f"{_part(row.zero, row.rounded, 'results')} were not 0 and became 0{to}; FP32 keeps them"
+            yield Given(text, why, _where(row), row.zero / row.rounded)
 
 
 # ----------------------------------------------------------------------------------------------------------- loss scale
 
 
 def loss_scale_too_small(found: Found) -> Iterator[Given]:
-    best, scale = found.histograms.get("best_scale"), found.current_scale
-    if best is not None and scale is not None and best < 2 * scale:
-        return  # no larger scale fits
+    """Tried on the exponents of all gradients: how many are 0 at this scale, and at the best."""
+    best, scale, lost = found.histograms.get("best_scale"), found.current_scale, found.histograms.get("lost", ())
+    at = [{one["role"]: one for one in lost if one["scale"] == s and "gradient" in one["role"]} for s in (scale, best)]
+    now = max(at[0].values(), key=lambda one: one["zero"], default=None)
     rows = [r for r in found.ledger if r.phase == "backward" and r.rounded and half_in(r.written) == float16.name]
-    if found.ledger and not rows:
-        return  # nothing is stored in FP16: no scale is needed
-    zero, rounded = sum(row.zero for row in rows), sum(row.rounded for row in rows)
-    if found.ledger and rounded < LEAST_NUMBERS:
+    if now is None or not best or not scale or best < 2 * scale or not rows or now["values"] < LEAST_NUMBERS:
         return
-    share, of, n = zero / max(rounded, 1), "values rounded in backward", rounded
-    lost = found.histograms.get("lost", ())
-    for one in lost:
-        if "gradient" in one["role"] and one["scale"] == scale and one["zero"] > share:
-            share, of, n = one["zero"], f"{one['role']}s", one.get("values", 0)
-    then = next((x["zero"] for x in lost if of == f"{x['role']}s" and x["scale"] == best), None)
-    if share <= FLUSHED or share == then:  # tried on the gradients seen: it changes nothing
+    others, first, last = _unmended(found)
+    if others and last < first:  # it has fallen, and would fall again
         return
-    now = "" if scale is None else f" from {scale:,g}" if scale < 1 else f" from {scale:,.0f}"
-    to = "with optim.DynamicLossScaler" if best is None else f"to {best:,.0f}, or use optim.DynamicLossScaler"
-    margin = found.histograms.get("margin")
-    factor = f", by a factor of {margin:.3g}" if margin else ""
-    zeros = "" if then is None else f"{then:.1%} do, and "
-    room = "" if best is None else f"; at {best:,.0f} {zeros}none overflows{factor}"
-    worst = max(rows, key=lambda row: row.zero, default=None)
-    where = "" if worst is None or not worst.zero else f"most of them in {_of(worst)}, {_where(worst)}"
-    why = f"{share * n:,.0f} of {n:,} {of} that are not 0 ({share:.1%}) become 0{room}"
-    yield Given(f"Raise the loss scale{now} {to}", why, where, share)
+    if now["zero"] > max(FLUSHED, then := at[1][now["role"]]["zero"]):
+        worst = max(rows, key=lambda row: row.zero)
+        yield Given(
+            f"Raise the loss scale from {_scale(scale)} to {_scale(best)}, or use optim.DynamicLossScaler",
+            f"{_part(round(now['zero'] * now['values']), now['values'], now['role'] + 's')} that are not 0 become 0; "
+            f"at {_scale(best)} {then:.1%} do, and the largest is {1 / found.histograms['margin']:.1%} of 65,504",
+            f"most of them in {_of(worst)}, {_where(worst)}",
+            now["zero"],
+        )
 
 
 def loss_scale_too_large(found: Found) -> Iterator[Given]:
-    best, scale = found.histograms.get("best_scale"), found.current_scale
-    changes = {s for _, s in found.scale.get("history", ())}
-    if best is None or scale is None or scale <= best or len(changes) > 1:  # a dynamic scale finds its way by itself
-        return
-    at = {
-        one["scale"]: one for one in found.histograms.get("lost", ()) if "gradient" in one["role"] and one["overflow"]
-    }
-    if over := at.get(scale):
+    """Tried by running the backward passes of the skipped steps again."""
+    high, scales = found.too_high, {scale for _, scale in found.scale.get("history", ())}
+    if high and len(scales) == 1:  # a dynamic scale finds its way by itself
+        fits = _scale(min(cause["largest_scale"] for cause in high))
         yield Given(
-            f"Lower the loss scale from {scale:,.0f} to {best:,.0f}, or use optim.DynamicLossScaler",
-            f"{over['overflow'] * over['values']:,.0f} of {over['values']:,} {over['role']}s "
-            f"({over['overflow']:.1%}) overflow; at {best:,.0f} all that were seen stay below 65,504",
+            f"Lower the loss scale from {_scale(*scales)} to {fits} or less, or use optim.DynamicLossScaler",
+            f"{_skipped(found, high)}; run again at {fits}, none of the {len(high):,} overflows",
         )
 
 
 def steps_that_no_scale_mends(found: Found) -> Iterator[Given]:
     """A NaN that no scale cures may also pull the scale down, until gradients are lost: PyTorch's issue 40497."""
-    others = _not_by_the_scale(found)
+    others, first, last = _unmended(found)
     if not others:
         return
-    first, last = (found.scale["history"][i][1] for i in (0, -1)) if found.scale.get("history") else (1.0, 1.0)
-    cause = others[0]["cause"] if last < first else Counter(c["cause"] for c in others).most_common(1)[0][0]
-    usual = [c for c in others if c["cause"] == cause]
-    text = "Mend what makes steps overflow: no loss scale does"
-    why = f"{_skipped(found)}, {len(usual)} of them for this: {usual[0]['text']}"
-    if remedy := INSTEAD.get(usual[0].get("op", "")):
-        why += f" ({usual[0]['op']}: {remedy})"
+    places = [(c["cause"], c.get("op"), c.get("caller")) for c in others]
+    place = places[0] if last < first else Counter(places).most_common(1)[0][0]
+    usual = [c for c, at in zip(others, places) if at == place]
+    text = "Mend what makes steps overflow: no loss scale of 1 or more does"
+    why = _skipped(found, usual) + because(usual[0].get("op", ""), usual[0].get("phase", ""))
     if last < first:
         lost = [one for one in found.histograms.get("lost", ()) if "gradient" in one["role"]]
         zeros = {s: max(one["zero"] for one in lost if one["scale"] == s) for s in {one["scale"] for one in lost}}
         enough = min((s for s in zeros if last < s <= first and zeros[s] <= FLUSHED), default=first)
         text += f"; until then, optim.DynamicLossScaler(min_scale={enough:g}) keeps the scale from falling"
-        why += f". Each lowers the scale, which fell from {first:,.6g} to {last:,.6g} and is slow to grow again"
+        why += f". Each lowers the scale, which fell from {_scale(first)} to {_scale(last)} and is slow to grow again"
         why += f": there {zeros[last]:.1%} of the gradients become 0" if zeros.get(last) else ""
-    yield Given(text, why, _where(usual[0]))
+    yield Given(text, why)
 
 
-def _not_by_the_scale(found: Found) -> list[dict[str, Any]]:
-    return [c for c in found.scale.get("causes", ()) if c["cause"] not in ("loss scale too high", "unknown")]
+def _unmended(found: Found) -> tuple[list[dict[str, Any]], float, float]:
+    """The causes of skipped steps that no scale mends, the first scale and the last."""
+    causes, history = found.scale.get("causes", ()), found.scale.get("history") or [(0, 1.0)]
+    others = [c for c in causes if c not in found.too_high and c["cause"] != "unknown"]
+    return others, history[0][1], history[-1][1]
 
 
 def steps_skipped_by_the_scale(found: Found) -> Iterator[Given]:
     """A dynamic scale skips a few steps while it settles, which may be most of a short run."""
-    causes, steps = found.scale.get("causes", ()), _iterations(found)
-    skipped = len(found.scale.get("skipped", ())) - len(others := _not_by_the_scale(found))
-    high = [c for c in causes if c["cause"] == "loss scale too high"]
-    mostly = steps >= SHORTEST and 2 * skipped > steps and bool(high or not causes) and found.current_scale is not None
-    if mostly or (skipped > max(SEARCH_SKIPS, SKIPPED * steps) and (high or not others)):
-        why = f", {len(high)} of them for this: {high[0]['text']}" if high else ""
-        text = "Let the loss scale grow more rarely, or start lower"
-        if mostly:
-            text = f"Start with a smaller loss scale: optim.DynamicLossScaler(init_scale={found.current_scale:g})"
-        yield Given(text, _skipped(found) + why, _where(high[0]) if high else "")
+    high, skipped, steps = found.too_high, len(found.scale.get("skipped", ())), _iterations(found)
+    if not high or len({s for _, s in found.scale["history"]}) == 1:
+        return
+    fits = min(cause["largest_scale"] for cause in high)
+    if steps >= SHORTEST and 2 * skipped > steps:
+        text = f"Start with a smaller loss scale: optim.DynamicLossScaler(init_scale={fits:g})"
+        yield Given(text, f"{_skipped(found, high)}; run again at {_scale(fits)}, none of the {len(high):,} does")
+    elif skipped > max(SEARCH_SKIPS, SKIPPED * steps):
+        half = sum(cause["largest_scale"] >= cause["scale"] / 2 for cause in high)
+        text = f"Let the loss scale grow more rarely, or not beyond {_scale(fits)}"
+        yield Given(text, f"{_skipped(found, high)}; run again at half the scale, {half:,} of them do not")
+
+
+def _scale(scale: float) -> str:
+    return f"{scale:,.0f}" if scale >= 1 else f"{scale:g}"
 
 
 def _iterations(found: Found) -> int:
     return int(found.scale.get("iterations", 0))
 
 
-def _skipped(found: Found) -> str:
-    return f"{len(found.scale['skipped'])} of {_iterations(found)} steps were skipped"
+def _skipped(found: Found, causes: list[dict[str, Any]]) -> str:
+    """How many steps were skipped, how many of them for these causes, and the first cause."""
+    skipped = len(found.scale["skipped"])
+    some = "" if len(causes) >= skipped else f", {len(causes):,} of them"
+    return f"{skipped:,} of {_iterations(found):,} steps were skipped{some} for this: {causes[0]['text']}"
 
 
 # ---------------------------------------------------------------------------------------------------- weights and state
 
 
 def masters_missing(found: Found) -> Iterator[Given]:
+    """Tried by adding up the same updates in FP32."""
     updates = [u for u in found.halves if u["master"] is False]
-    lost = [u for u in updates if u["lost"] > FLUSHED]
+    lost = [u for u in updates if u["lost"] > FLUSHED and u["apart"]]
     if lost:
         worst = max(lost, key=lambda u: u["lost"])
-        storage = dtypes(worst.get("storage", float16.name))
-        policy = "MIXED" if storage == "FP16" else storage
+        storage, weights = dtypes(worst["storage"]), max(worst["elements"] // worst["updates"], 1)
         yield Given(
-            f"Keep FP32 master weights: a policy with master=True, such as tinymp.{policy}",
+            f"Keep FP32 master weights: a policy with master=True, such as tinymp.{storage.replace('FP16', 'MIXED')}",
             f"{worst['lost']:.1%} of the updates of {worst['name']} leave the {storage} weight as it is; so do more "
-            f"than {FLUSHED:.0%} in {len(lost)} of {len(updates)} parameters",
+            f"than {FLUSHED:.0%} in {len(lost)} of {len(updates)} parameters; added up in FP32, the same updates move "
+            f"{_part(worst['apart'], weights, 'of its weights')} to another {storage} number",
             worst["name"],
             worst["lost"],
         )
 
 
 def fp16_state(found: Found) -> Iterator[Given]:
-    if size := found.dtypes("optimizer").get(float16.name):
+    """An update rounds weights in parameter.py, anything else is state; it is FP32 before it is rounded."""
+    rows = [row for row in found.ledger if row.phase == "update"]
+    seen = [r for row in rows for line, r in row.roundings.items() if not line.startswith("parameter.py")]
+    rounded, zero, infinite = (sum(getattr(r, name) for r in seen) for name in ("elements", "zero", "infinite"))
+    if rounded >= LEAST_NUMBERS and (infinite or zero > FLUSHED * rounded):
         yield Given(
             "Keep the optimizer's state in FP32: Policy(state=float32)",
-            f"{size / 2**20:.1f} MiB of it are FP16; squares of gradients below 1.7e-4 are 0 there",
-        )
-
-
-def fp16_norms(found: Found) -> Iterator[Given]:
-    """`norm` of a policy rules the layers of nn; a layer of the user's own is kept by its path in the model."""
-    norms = {row.module for row in found.ledger if row.op.endswith("_norm") and row.module}
-    rows = [row for row in found.ledger if row.phase == "update" and row.module.rpartition(".")[0] in norms]
-    half = [row for row in rows if half_in(row.written)]
-    if half:
-        yield Given(
-            "Keep the parameters of normalisation layers in FP32: Policy(norm=float32), or for layers of your own "
-            "policy.cast(model, keep=...)",
-            f"{len(half)} of {len(rows)} of them are {dtypes(half_in(half[0].written))}",
-            f"{half[0].module}, {half[0].caller}",
+            f"{_part(zero, rounded, 'numbers of it')} were not 0 and became 0 in FP16, and {infinite:,} infinite; FP32 "
+            "holds all of them",
         )
 
 
 # ----------------------------------------------------------------------------------------------------------- arithmetic
 
 
-def fp16_sums(found: Found, field: str, dots: bool) -> Iterator[Given]:
-    rows = [r for r in found.ledger if float16.name in r.accumulated.split(", ") and (r.kind == DOT.name) is dots]
-    if rows:
+def fp16_sums(found: Found, field: str) -> Iterator[Given]:
+    """Tried by adding up the same numbers in FP32: see `Row.sums`."""
+    rows = [row for row in found.ledger if field in row.sums]
+    tried, off = (sum(row.sums[field][i] for row in rows) for i in range(2))
+    if off > FLUSHED * tried:
         ops = sorted({row.op for row in rows})
         yield Given(
             f"Accumulate in FP32: tinymp.study.change(policy, {field}=float32)",
-            f"{', '.join(ops[:5])}{' and others' * (len(ops) > 5)} add up in FP16, in {len(rows)} rows of the ledger: "
-            "a sum stalls where a term is less than half the distance between its FP16 neighbours",
-            _where(rows[0]),
+            f"{', '.join(ops[:5])}{' and others' * (len(ops) > 5)} add up in FP16: {_part(off, tried, 'sums tried')} "
+            "are infinite, or off by more than an ulp from the same sum in FP32",
+            _where(max(rows, key=lambda row: row.sums[field][1])),
         )
 
 
 def fp16_products(found: Found) -> Iterator[Given]:
-    yield from fp16_sums(found, "accumulate", True)
+    yield from fp16_sums(found, "accumulate")
 
 
 def fp16_reductions(found: Found) -> Iterator[Given]:
-    yield from fp16_sums(found, "reduce", False)
+    yield from fp16_sums(found, "reduce")
 
 
 def model_in_fp32(found: Found) -> Iterator[Given]:
@@ -313,32 +300,37 @@ def model_in_fp32(found: Found) -> Iterator[Given]:
 
 
 def unaligned_products(found: Found) -> Iterator[Given]:
-    """Features to pad, and numbers of rows: one advice for each length of each module, and one for the batch."""
+    """All lengths worth padding, in one advice: tried by counting the products that then fit. Padding of, for example,
+    three colours costs more than it gains.
+    """
     products = asked(found.products)
-    total = sum(p["flops"] for p in products) or 1
-    sites: dict[tuple, list] = defaultdict(list)
+    gained, of_length, modules = [], Counter[tuple[str, int]](), defaultdict[tuple[str, int], set](set)
     for p in products:
-        for name in p["misaligned"] if p["dtype"] in HALF else ():
-            of, length = p["axes"].get(name, name), p["lengths"][name]
-            key = (of, length) if of == "rows" else (of, length, p["module"], p["op"])
-            sites[key].append(p)
-    for (of, length, *site), found_there in sites.items():
-        padded = -(-length // 8) * 8
-        share = sum(p["flops"] for p in found_there) / total
-        # padding of e.g. three colours, or one value, costs more than it gains
-        if share < PAD_FROM or padded > 2 * length or per_call(found_there) < LEAST_WORK:
-            continue
-        rows = of == "rows"
-        more = "" if rows or len(found_there) == 1 else f" in {len(found_there)} sizes"
-        features = f"Pad the {of} of {' '.join(filter(None, site))} from {length} to {padded}"
+        odd = sorted({(p["axes"].get(name, name), p["lengths"][name]) for name in p["misaligned"]})
+        if odd and p["dtype"] in HALF and per_call([p]) >= LEAST_WORK and all(_padded(n) <= 2 * n for _, n in odd):
+            gained.append(p)
+            for key in odd:
+                of_length[key] += p["flops"]
+                modules[key].add(p["module"])
+    work, every = sum(p["flops"] for p in gained), sum(p["flops"] for p in products)
+    if work and work >= PAD_FROM * every:
+        said = [
+            f"{of} from {n} to {_padded(n)} ({' '.join(some) if len(some) == 1 else f'in {len(some)} modules'})"
+            for (of, n), _ in of_length.most_common(4)
+            for some in [modules[of, n]]
+        ]
+        more = sum(p["flops"] * p["padding_cost"] for p in gained) / work
         yield Given(
-            f"Choose a batch with {padded} rows instead of {length}" if rows else features,
-            f"{length} is no multiple of 8: {share:.1%} of the operations of all matrix products{more} are kept "
-            f"from Tensor Cores, or run there less efficiently, by cuBLAS 11 and later; {padded} takes "
-            f"{padded / length - 1:.1%} more of them",
-            _where(found_there[0]),
-            share,
+            f"Pad {', '.join(said)}" + f", and {len(of_length) - 4} other lengths" * (len(of_length) > 4),
+            f"then {len(gained)} of {len(products)} matrix products, with {work / every:.1%} of all operations, have "
+            f"multiples of 8 alone, for which Tensor Cores are made; they take {more:.1%} more operations",
+            _where(max(gained, key=lambda p: p["flops"])),
+            work / every,
         )
+
+
+def _padded(length: int) -> int:
+    return -(-length // MULTIPLE) * MULTIPLE
 
 
 # The rule, the section that it follows, the importance of its advice (see `Advice`), and what a share of 1 adds to it.
@@ -355,11 +347,16 @@ RULES: list[tuple[Callable[[Found], Iterator[Given]], str, float, float]] = [
     (steps_skipped_by_the_scale, "NVG 2.3.2", 40, 0),
     (masters_missing, "MPT 3.1", 75, 20),
     (fp16_state, "MPT 3.1", 60, 0),
-    (fp16_norms, "NVG 2.3.1", 55, 0),
     (fp16_products, DOT.source, 68, 0),
     (fp16_reductions, REDUCTION.source, 65, 0),
     (unaligned_products, "NVG 2.2", 10, 20),
 ]
+
+
+def _part(n: int, of: int, what: str) -> str:
+    """30 of 1,000 results (3.0%)."""
+    share = n / max(of, 1)
+    return f"{n:,} of {of:,} {what} ({'< 0.1%' if 0 < share < 0.0005 else f'{share:.1%}'})"
 
 
 def _of(row: Row) -> str:

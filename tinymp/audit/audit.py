@@ -79,7 +79,8 @@ class Audit(Told):
     """
 
     def __init__(self, instruments: tuple, shadow: bool, formats: Any, every: int, stop_at: Any, trace: Any) -> None:
-        self.histograms, self.updates, self.scale = Exponents(), LostUpdates(), Scales()
+        self.scale, self.updates = Scales(), LostUpdates()
+        self.histograms = Exponents(self.scale)
         self.bytes, self.products, self.shadow = ByteLedger(), Products(), Shadow() if shadow else None
         self.patterns, self._ledger = Patterns(), Ledger()
         self.formats = Formats(formats) if formats else None

@@ -9,6 +9,7 @@ from .. import backend
 from ..autograd import Op
 from ..dtypes import FLOATING
 from ..parameter import Parameter
+from .first import because
 from .listener import Instrument, Place, begins_backward
 from .numbers import number
 from .sampling import Told, array_in, nonfinite
@@ -33,7 +34,8 @@ class Crash(Told, Instrument):
             raise ValueError(f"audit: expected stop_at to be 'nan', 'inf' or None, got {stop_at!r}")
         self.scales, self.stop_at = scales, stop_at
         self.found: dict[str, Any] | None = None
-        self._first = (0, "")  # the iteration, and the first op of its backward whose results were not finite
+        # the iteration, and the first op of its backward whose results were not finite
+        self._first: tuple[int, Place | None] = 0, None
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         backward = place.phase == "backward"
@@ -42,7 +44,7 @@ class Crash(Told, Instrument):
         if backward and self.listener.scale != 1:
             return  # the scaler deals with it
         if backward and self.found is None and not self._first_backward() and any(map(nonfinite, outputs)):
-            self._first = self.listener.iteration, _named(place)
+            self._first = self.listener.iteration, place
         bad = _nans if self.stop_at == "nan" else nonfinite
         if self.stop_at is not None and any(map(bad, outputs)) and not any(map(bad, inputs)):
             what = "NaN" if any(map(_nans, outputs)) else "infinity"
@@ -58,12 +60,18 @@ class Crash(Told, Instrument):
     def keep(self, what: str) -> None:
         """Keep what happened, if nothing has happened before."""
         if self.found is None:
-            first = self._first_backward() if self.scales.first is None else _named(self.scales.first.place)
+            backward, event, hidden = self._first_backward(), self.scales.first, ""
+            at = backward or (event and event.place)
+            if backward and event and (event.place.op, event.place.caller) == (backward.op, backward.caller):
+                at, hidden = event.place, "; the loss does not show it, the backward pass does"
+            rounded = event is not None and event.value is not None and not backward
+            known = because(at.op, at.phase) if at and not rounded else ""
+            first = _named(at) + known + hidden if at else ""
             self.found = {"what": what, "iteration": self.listener.iteration, "first": first}
 
-    def _first_backward(self) -> str:
+    def _first_backward(self) -> Place | None:
         iteration, first = self._first
-        return first if iteration == self.listener.iteration else ""
+        return first if iteration == self.listener.iteration else None
 
     def parts(self) -> list[str]:
         if self.found is None:

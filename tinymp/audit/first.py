@@ -17,13 +17,19 @@ from .sampling import nonfinite
 
 _EPS = "the gradient of a row of zeros is divided by eps: give it a larger one, such as eps=1e-3"
 _ROOT = "its slope at 0 is infinite: add a small number to what it is given, such as 1e-4"
-# What to do where the gradient of a function of tinymp.ops overflows
+# Why the gradient of a function of tinymp.ops overflows, and what to do
 INSTEAD = {
     "binary_cross_entropy": "use binary_cross_entropy_with_logits (BCEWithLogitsLoss), without the sigmoid before it",
-    "log": "use log_softmax, logsigmoid, or a loss that is given logits",
+    "log": "its argument is 0, or nearly: use log_softmax, logsigmoid, or a loss that is given logits",
     "div": "its divisor is nearly 0: add a small number to it, such as 1e-3",
     **dict.fromkeys(["normalize", "cosine_similarity"], _EPS),
     **dict.fromkeys(["sqrt", "rsqrt", "pow"], _ROOT),
+}
+# Why a function makes an infinity or NaN of finite numbers
+UNDEFINED = {
+    "log": f"its argument is 0 or negative: {INSTEAD['log'].partition(': ')[2]}",
+    "div": "its divisor is 0: add a small number to it, such as 1e-3",
+    **dict.fromkeys(["sqrt", "rsqrt", "pow"], "it is given a negative number, or rsqrt 0: see to its argument"),
 }
 
 
@@ -79,3 +85,10 @@ def function_of(op: Op, frame: FrameType | None) -> str:
             name = frame.f_code.co_name
         frame = frame.f_back
     return name
+
+
+def because(op: str, phase: str) -> str:
+    """ ": its slope at 0 is infinite: ...", where the cause is known."""
+    known = INSTEAD | {"cast": f"FP16 does not hold what FP32 computed; if by normalize, {_EPS}"}
+    known = known if phase == "backward" else UNDEFINED
+    return f": {known[op]}" if op in known else ""

@@ -34,6 +34,11 @@ class Found(NamedTuple):
         return [u for u in self.updates if not u["fp32"] and u["elements"] >= LEAST_NUMBERS]
 
     @property
+    def too_high(self) -> list[dict[str, Any]]:
+        """The causes of skipped steps that a smaller loss scale would have spared, of 1 or more."""
+        return [c for c in self.scale.get("causes", ()) if (c.get("largest_scale") or 0) >= 1]
+
+    @property
     def current_scale(self) -> float | None:
         """The loss scale that gradients carried last."""
         if history := self.scale.get("history"):

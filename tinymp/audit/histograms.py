@@ -32,7 +32,9 @@ from .exponents import (
     total,
 )
 from .listener import Instrument, Place
+from .replay import overflowed
 from .sampling import Told, distinct, table
+from .scales import Scales
 
 WEIGHT, WEIGHT_GRADIENT, ACTIVATION_GRADIENT = ROLES = "weight", "weight gradient", "activation gradient"
 GRADIENTS = ROLES[1:]
@@ -77,7 +79,9 @@ class Exponents(Told, Instrument):
     gradients are of those in FP16.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, scales: Scales | None = None) -> None:
+        """scales: the instrument that has tried which loss scale would have spared a skipped step."""
+        self._scales, self._overflowed = scales, set[float]()  # the loss scales at which a gradient was rounded to inf
         self._tensors: dict[tuple, Histogram] = {}
         self._roots = 0  # how many models were seen
         # Arrays rounded since the last op ran: memory, number of values, and the exponents of those that became 0
@@ -90,6 +94,8 @@ class Exponents(Told, Instrument):
         if place.phase == "backward" and y.dtype == float16:
             whole = backend.owner_of(backend.of(y).xp.asarray(y))
             self._rounded.append((ref(whole), y.size, _underflows(x, y)))
+            if not backend.of(y).isfinite(y) and overflowed(x, y) is not None:
+                self._overflowed.add(self.listener.scale)
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         if place.phase == "forward":
@@ -175,8 +181,8 @@ class Exponents(Told, Instrument):
         return lost_of(self._stored(role), self.scale_of(role) if scale is None else scale)
 
     def best_scale(self) -> float | None:
-        """The largest power of two S with S max|g| < 65 504 for all gradients seen (MPT section 3.2), and below every S
-        at which one was infinite; at most 2^24. None where no gradient was seen that is not 0.
+        """The largest power of two S with S max|g| < 65 504 for all gradients seen (MPT section 3.2), below every S
+        at which one overflowed, and at which skipped steps had fitted; at most 2^24. None where all gradients are 0.
         """
         if (ceiling := self.ceiling()) is None:
             return None
@@ -184,16 +190,19 @@ class Exponents(Told, Instrument):
         return min(2.0 ** (exponent - (1 if mantissa > 0.5 else 2)), SCALES[-1])
 
     def ceiling(self) -> dict[str, Any] | None:
-        """The limit of the best scale: the gradient ("name", "role") that overflows first, its
-        "largest" magnitude without a loss scale, the S at which it was "infinite" (None: it was not), and the S "below"
-        which the best one lies.
+        """The limit of the best scale: the gradient ("name", "role") that overflows first, its "largest" magnitude
+        without a loss scale (None: the skipped steps were tried), the S at which it was "infinite" (None: it was not),
+        and the S "below" which the best one lies.
         """
-        limits: list[Any] = [(FP16_MAX / t.largest, None, t) for t in self._gradients if t.largest]
-        limits += [(s, s, t) for t in self._gradients for s in t.infinite]
-        if not limits:
-            return None
-        below, infinite, t = min(limits, key=lambda one: one[0])
-        return {"name": t.name, "role": t.role, "largest": t.largest, "infinite": infinite, "below": below}
+        causes = [c for c in self._scales.causes if c.largest_scale] if self._scales else []
+        limits: list[Any] = [
+            (2 * (c.largest_scale or 0), c.scale, None, "gradient", f"{c.module} {c.op}".strip()) for c in causes
+        ]
+        limits += [(FP16_MAX / t.largest, None, t.largest, t.role, t.name) for t in self._gradients if t.largest]
+        over = [(s, t) for t in self._gradients for s in t.infinite if s in self._overflowed]
+        limits += [(s, s, t.largest, t.role, t.name) for s, t in over]
+        first = min(limits, key=lambda one: one[0], default=None)
+        return first and dict(zip(("below", "infinite", "largest", "role", "name"), first))
 
     def margin(self) -> float | None:
         """65 504 / (S max|g|) at the best scale S: how much larger gradients may become."""

@@ -9,12 +9,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 from .. import backend
 from ..autograd import Array, Op
-from ..dtypes import FLOATING
+from ..dtypes import FLOATING, HALVES, float16
+from ..events import here, running, under, unobserved
 from ..gradients import values_of
 from ..ops.more.limits import limits, patterns
-from ..precision import MOVEMENT, UPDATE, current_policy
+from ..precision import MIXED, MOVEMENT, UPDATE, current_policy, gemm, reduce, to_dtype, use
 from ..study.operands import emulated
 from . import numbers
 from .listener import At, Instrument, Place
@@ -29,7 +32,7 @@ class Rounding:
     zero       how many of them became 0
     subnormal  how many are now subnormal: not 0, with fewer significant bits than the rest
     infinite   how many were finite and are not now: infinite, or NaN in a format without infinities (E4M3)
-    largest    the largest magnitude before rounding, NaN left out
+    largest    the largest finite magnitude before rounding
     """
 
     elements: int = 0
@@ -52,7 +55,7 @@ class Rounding:
         self.subnormal += nonzero - whole
         if not largest < min(limits(y.dtype)[1], getattr(emulated(y), "largest", math.inf)):  # or it is infinite or NaN
             self.infinite += int(count(bits >= infinite)) - int(count(~xp.isfinite(x)))
-            largest = float(xp.where(xp.isnan(x), 0, xp.abs(x)).max())
+            largest = float(xp.where(xp.isfinite(x), xp.abs(x), 0).max())
         self.largest = max(self.largest, largest)
 
 
@@ -66,6 +69,8 @@ class Row(At):
     read, written              the dtypes of its floating arguments and results
     computed, accumulated      the dtypes in which it computes and sums
     calls, elements            how often it ran, and how many elements it wrote
+    sums                       {"accumulate" or "reduce": [how many sums with an FP16 accumulator were tried in FP32,
+                               how many of them are infinite or more than an ulp of FP16 away]}, of some calls
     roundings                  per line of tinymp that rounded there, what became of the numbers; added up as `rounded`
                                (how many), `zero`, `subnormal`, `infinite` and `largest`
     """
@@ -79,6 +84,7 @@ class Row(At):
     written: str = "-"
     calls: int = 0
     elements: int = 0
+    sums: dict[str, list[int]] = field(default_factory=dict)
     roundings: dict[str, Rounding] = field(default_factory=dict)
 
     rounded = property(lambda self: self._total("elements"))
@@ -93,13 +99,13 @@ class Row(At):
     def as_dict(self) -> dict[str, Any]:
         """Its columns, and under "roundings" the lines."""
         roundings = {line: asdict(r) for line, r in self.roundings.items()}
-        return {name: getattr(self, name) for name in COLUMNS} | {"roundings": roundings}
+        return {name: getattr(self, name) for name in COLUMNS} | {"sums": self.sums, "roundings": roundings}
 
 
 COUNTS = ("rounded", "zero", "subnormal", "infinite", "largest")
 LOST = ("infinite", "zero", "subnormal")
 WORST = (*LOST, "rounded")  # any infinity weighs more than all zeros, and so on
-COLUMNS = tuple(f.name for f in fields(Row) if f.name != "roundings") + COUNTS
+COLUMNS = tuple(f.name for f in fields(Row) if f.name not in ("sums", "roundings")) + COUNTS
 NUMBERS = {"calls", "elements", *COUNTS}  # of these columns
 HEADS = (
     "module",
@@ -206,11 +212,12 @@ class Ledger(Instrument):
             row.read, row.written = _with(row.read, str(x.dtype)), _with(row.written, str(y.dtype))
 
     def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
-        self._sums(place, accumulate)
+        self._sums(place, accumulate, "accumulate", lambda: gemm(a, b, wide=True))
 
     def reduced(self, place: Place, x: Any, axis: Any, how: str, accumulate: str) -> None:
         if place.kind is not None and how not in ("max", "min"):
-            self._sums(place, accumulate)
+            like = x if x.dtype in HALVES else backend.of(x).xp.empty(0, float16)
+            self._sums(place, accumulate, "reduce", lambda: reduce(x, axis, how, like))
 
     def added(self, place: Place, part: Any, times: Any, accumulate: str) -> None:
         if place.kind is not None:
@@ -236,9 +243,23 @@ class Ledger(Instrument):
         both = f"{parameter.master.dtype} master, {parameter.dtype} copy"
         row.written = both if parameter.master_nbytes else str(parameter.dtype)
 
-    def _sums(self, place: Place, accumulate: str) -> None:
+    def _sums(self, place: Place, accumulate: str, of: str = "", again: Callable[[], Array] | None = None) -> None:
         row = self._row(place)
         row.accumulated = _with(row.accumulated, accumulate)
+        if again is None or accumulate != float16.name or row.calls & (row.calls - 1):
+            return
+        op = here.running
+        with unobserved(), np.errstate(all="ignore"):
+            y = under(running, op, again)  # with the op: a study may be for some ops
+            if not backend.of(y).has_values:
+                return
+            with use(MIXED):
+                exact = again()
+                y, exact, ulp = map(backend.to_cpu, (y, exact, to_dtype(exact, float16)))
+        ulp = np.spacing(np.abs(ulp))  # NaN where FP16 holds no such number
+        off = (ulp == ulp) & ~(np.abs(y - exact) <= ulp)
+        tried = row.sums.setdefault(of, [0, 0])
+        tried[:] = tried[0] + int(np.count_nonzero(ulp == ulp)), tried[1] + int(np.count_nonzero(off))
 
     def _row(self, place: Place) -> Row:
         policy = current_policy().name

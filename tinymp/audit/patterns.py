@@ -280,6 +280,7 @@ class Match:
 
     def __init__(self, rule: Rule, text: str, node: Node, names: dict[str, Any], policy: Policy) -> None:
         self.rule, self.text, self.node, self.names, self.policy = rule, text, node, names, policy
+        self.broken = False  # whether its result is not finite
         values = [v for v in names.values() if isinstance(v, Value)]
         self.ends = {id(node) for v in values for node in (v.node, plain(v).node)}
         self.within: dict[int, Node] = {}  # in the order in which they ran
@@ -341,7 +342,9 @@ class Match:
         return made[id(self.node)]
 
     def tried(self) -> tuple[Outcome, Outcome] | None:
-        """The outcomes of the lines and of the op in their place; None if that computes something else."""
+        """The outcomes of the lines and of the op in their place; None if that computes something else, and of NaN."""
+        if any(np.isnan(_numbers(x)).any() for x in map(self.__getattr__, self.names) if isinstance(x, Tensor)):
+            return None
         with unobserved(), no_grad(), use(self.policy), np.errstate(all="ignore"):
             try:
                 exact = _numbers(self.run(wide=True))
@@ -362,13 +365,14 @@ class Match:
             if np.median(np.abs(a - b)) > OFF / 2:  # but for a factor
                 return None
         wrong = ~np.isfinite(mine.reshape(-1)) & np.isfinite(other)
+        unfinite = int(np.count_nonzero(wrong))
         largest = np.abs(exact[both]).max(initial=0.0)
         with np.errstate(all="ignore"):
             wrong |= both & (np.abs(mine.reshape(-1) - exact) > OFF * np.abs(exact) + OFF**2 * largest)
         results = exact.size
-        lines = Outcome(own.elements, own.infinite, own.zero, results, int(np.count_nonzero(wrong)))
+        lines = Outcome(own.elements, own.infinite, own.zero, results, int(np.count_nonzero(wrong)), unfinite)
         bad = int(np.count_nonzero(~np.isfinite(other)))
-        return lines, Outcome(safe.elements, safe.infinite, safe.zero, results, bad)
+        return lines, Outcome(safe.elements, safe.infinite, safe.zero, results, bad, bad)
 
 
 def _unknown(match: Match) -> Tensor:
@@ -400,7 +404,7 @@ class _Counter(Observer):
 @dataclass
 class Outcome:
     """The outcome of lines, or of an op in their place: the counts of numbers that were rounded, became infinite and
-    became 0, of results, and of wrong results: not finite, or off by more than OFF.
+    became 0; of results, and of wrong results: not finite (`unfinite`), or off by more than OFF.
     """
 
     rounded: int = 0
@@ -408,6 +412,7 @@ class Outcome:
     zero: int = 0
     results: int = 0
     wrong: int = 0
+    unfinite: int = 0
 
     def add(self, other: Outcome) -> None:
         for name, value in vars(other).items():
@@ -417,8 +422,9 @@ class Outcome:
 @dataclass
 class Site:
     """A place of a pattern: the op to write, why, and the pattern; `lines` ("train.py:7", "train.py:5 to 7"); the
-    ops there, with their lines. calls: how often it ran; tried: of these the first, second, fourth, ...; how: by the op
-    itself, or, where the pattern does not name all that it takes, by the formula in FP64
+    ops there, with their lines. calls: how often it ran; tried: of these the first, second, fourth, ..., and those
+    whose result is not finite, until one shows an effect; how: by the op itself, or, where the pattern does not name
+    all that it takes, by the formula in FP64
     """
 
     op: str
@@ -451,7 +457,7 @@ class Patterns(Told, Instrument):
         if len(outputs) == 1 and y.dtype in FLOATING and (form := form_of(op, args, y.size)):
             node = Node(op, args, place, y.dtype in HALVES)
             node.form = form
-            self._match(node)
+            self._match(node, y)
         self._nodes.put(y, version_of_result(y, inputs), node, op)
 
     def _value(self, x: Tensor) -> Value:
@@ -460,12 +466,13 @@ class Patterns(Told, Instrument):
             self._nodes.put(x.array, x.version, node := Node())
         return Value(node, x.array)
 
-    def _match(self, node: Node) -> None:
+    def _match(self, node: Node, y: Any) -> None:
         for rule, text, names in _rules(node):
             match = Match(rule, text, node, names, current_policy())
             if rule.name not in ("mean", "sum_of_squares"):
                 node.form = rule.name, *names.values()
             if match.rounds_on_the_way:
+                match.broken = not backend.of(y).isfinite(y)
                 self._waiting.append(match)
                 if len(self._waiting) > WAITING:
                     self._try()
@@ -483,7 +490,8 @@ class Patterns(Told, Instrument):
             new = Site(match.op, match.rule.why, match.text, places[-1].module, _lines([c for _, c in at]), at)
             site, lines, safe = self._sites.setdefault((match.op, new.module, *at), (new, Outcome(), Outcome()))
             site.calls += 1
-            if site.calls & (site.calls - 1) == 0 and (found := match.tried()) is not None:
+            due = site.calls & (site.calls - 1) == 0 or (match.broken and not _gains(lines, safe))
+            if due and (found := match.tried()) is not None:
                 site.tried, site.how = site.tried + 1, match.how
                 lines.add(found[0])
                 safe.add(found[1])
@@ -516,7 +524,8 @@ class Patterns(Told, Instrument):
 
 
 def _gains(lines: Outcome, safe: Outcome) -> bool:
-    return lines.infinite > safe.infinite or lines.wrong - safe.wrong > FEW * lines.results
+    few = lines.wrong - safe.wrong <= FEW * lines.results
+    return not few or lines.infinite > safe.infinite or lines.unfinite > safe.unfinite
 
 
 def _lines(callers: list[str]) -> str:

@@ -11,9 +11,11 @@ from ..autograd import Array, Backward, Op
 from ..events import Observer, observe, running, under, unobserved
 from ..gradients import joined
 from ..ops.more.random import fork_rng
-from ..precision import Policy, use
+from ..precision import Policy, use, widen
 from .listener import Listener, Place
 from .sampling import nonfinite
+
+GROWS = 100  # times, over the calls of a line, from which on it is said that gradients grow
 
 
 @dataclass
@@ -34,6 +36,7 @@ class Replay(Observer):
     finite   whether the gradients of the wanted leaves are finite
     place    the place of the first op that overflowed, and `value` the finite number that did
     largest  the largest magnitude that was rounded
+    along    the largest gradient that each call of an op at a line of the program was given: {(op, line): [...]}
     """
 
     def __init__(self, listener: Listener, p: Pass, factor: float, wanted: set[int]) -> None:
@@ -41,6 +44,7 @@ class Replay(Observer):
         self.place: Place | None = None
         self.value: float | None = None
         self.largest = 0.0
+        self.along: dict[tuple[str, str], list[float]] = {}
         with unobserved(), fork_rng(), use(p.policy), np.errstate(all="ignore"):
             left = [(op, op.saved, op.statistics) for op in p.ops]  # None and () where the pass has freed them
             for op, (saved, statistics) in p.ops.items():
@@ -57,6 +61,13 @@ class Replay(Observer):
                 for op, saved, statistics in left:
                     op.saved, op.statistics = saved, statistics
 
+    def growth(self, place: Place | None) -> str:
+        """How gradients grow over the calls of an op at one line, as along a recurrence; empty where they do not."""
+        calls = [size for size in self.along.get((place.op, place.caller), ()) if 0 < size < np.inf] if place else []
+        if len(calls) < 4 or calls[-1] < GROWS * calls[0]:
+            return ""
+        return f"; from call to call of this line gradients grow, {calls[-1] / calls[0]:,.3g} times in all"
+
     def rounded(self, x: Array, y: Array) -> None:
         if backend.of(y).isfinite(y):
             if x.size:
@@ -66,8 +77,11 @@ class Replay(Observer):
             self.value = overflowed(x, y)
 
     def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
+        at = self.listener.place_of(op, "", None)
+        sizes = [float(abs(widen(dy)).max()) for dy in inputs if getattr(dy, "size", 0)]
+        self.along.setdefault((at.op, at.caller), []).append(max(sizes, default=0.0))
         if self.place is None and any(map(nonfinite, outputs)):
-            self.place = self.listener.place_of(op, "", None)
+            self.place = at
 
 
 def overflowed(x: Array, y: Array) -> float | None:

@@ -197,7 +197,12 @@ class Scales(Told, Instrument):
             self._blame_forward(cause, p)
         elif not least.finite:
             cause.value = least.value
-            _tell(cause, "backward overflow", least.place, f"{_became(least.value)}, whatever the loss scale")
+            _tell(
+                cause,
+                "backward overflow",
+                least.place,
+                f"{_became(least.value)}, whatever the loss scale{least.growth(least.place)}",
+            )
         else:
             best = 2.0 ** (math.ceil(math.log2(p.scale)) - 1)  # the largest power of two below it
             while not (fits := at(best)).finite:
@@ -205,7 +210,7 @@ class Scales(Told, Instrument):
             cause.value, cause.largest_scale = was.value, best
             largest = f"at S = 1 the largest gradient is {_number(fits.largest / best)}"
             text = f"{_became(was.value)}; {largest}; up to S = {_number(best)} it fits"
-            _tell(cause, "loss scale too high", was.place, text)
+            _tell(cause, "loss scale too high", was.place, text + fits.growth(was.place))
 
     def _blame_forward(self, cause: Cause, p: Pass) -> None:
         """Name the first op in forward that made an infinity or NaN, if possible one that the loss depends on."""

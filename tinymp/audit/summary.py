@@ -38,7 +38,8 @@ def nothing(found: Found, steps: int, part: str, formulas: int) -> str:
     ]
     return (
         f"Nothing to report. {_became(found.ledger, 'infinite', 'zero')}; {count(skipped)} of {many(steps, 'step')} "
-        f"({share(skipped / max(steps, 1))}) were skipped.{f' Only {part} was looked at.' * bool(part)}\n"
+        f"({share(skipped / max(steps, 1))}) {'was' if skipped == 1 else 'were'} skipped."
+        f"{f' Only {part} was looked at.' * bool(part)}\n"
         f"Looked at: {', '.join(seen)}."
     )
 
@@ -55,7 +56,8 @@ def _about_roundings(ledger: Sequence[Row]) -> Iterator[str]:
     backward, others = ([row for row in ledger if (row.phase == "backward") is wanted] for wanted in (True, False))
     yield from _most(others, "infinite", "infinities outside the backward pass")
     yield from _most(backward, "infinite", "infinities in the backward pass")
-    yield from _most(ledger, "zero", "zeros")
+    if _sum(ledger, "zero") > NEGLIGIBLE * _sum(ledger, "rounded"):
+        yield from _most(ledger, "zero", "zeros")
 
 
 def _became(ledger: Sequence[Row], *names: str) -> str:
@@ -87,7 +89,8 @@ def _about_scale(found: Found) -> Iterator[str]:
         saved = {role: zero[role, 1.0] - zero.get((role, best), 1.0) for role, _ in zero if "gradient" in role}
         kept = [f"{share(s)} of the {role}s" for role, s in saved.items() if s > NEGLIGIBLE]
         keeps = f"; it keeps {' and '.join(kept)} from becoming zero" if kept else ""
-        yield f"The best constant loss scale is {power(best)}{_ceiling(histograms['ceiling'], best)}{keeps}."
+        most = " at most" * bool((c := histograms["ceiling"])["infinite"] and c["largest"] is not None)  # untried
+        yield f"The best constant loss scale is{most} {power(best)}{_ceiling(c, best)}{keeps}."
 
 
 def _ceiling(of: dict, best: float) -> str:
@@ -107,7 +110,8 @@ def _about_updates(updates: Sequence[dict]) -> Iterator[str]:
     if lost := worst["lost"]:
         text = f"{count(lost * worst['elements'])} of {many(worst['elements'], 'update')} of {worst['name']}"
         text += f" ({share(lost)}) are too small to change {_storage(worst)} weight"
-        yield text + (", and are lost: it has no FP32 master." if without else ".")
+        kept = "; its FP32 master keeps them" * (worst["master"] and not worst["fp32"])
+        yield text + (", and are lost: it has no FP32 master." if without else f"{kept}.")
     elif updates and all(u["unchanged_by_zero"] == 1 for u in updates):
         yield f"None of {many(n, 'update')} changed a weight: all of them were 0."
     elif updates:

@@ -11,7 +11,7 @@ from .. import backend
 from ..autograd import Array
 from ..dtypes import HALVES, float16
 from ..events import unobserved
-from ..gradients import rows_of, values_of
+from ..gradients import put, rows_of, values_of, with_values
 from ..parameter import Parameter
 from ..precision import MIXED, current_policy, to_dtype, use, widen
 from .listener import Instrument, Place
@@ -23,12 +23,14 @@ class Updates:
     """Counts of weights by the effect of their updates, for one parameter or several together, over all updates.
 
     fp32      whether the parameter is in FP32 itself: then this is what FP16 would lose
-    master    whether it has an FP32 master: then what would be lost in FP16 is not
+    master    whether it has an FP32 master, or rounds stochastically: then what would be lost in FP16 is not
     storage   the dtype that an update is lost in: float16, or that of the copy
     updates   how many updates were looked at; elements: how many weights they updated
     lost      weights whose update dw is not 0, but fp16(fp16(w) + dw) = fp16(w)
     zero      weights whose update is exactly 0
     above     weights with |w / dw| > 2048, dw not 0: the ratio that MPT section 3.1 names
+    apart     without a master: weights that at the last update were another FP16 number, had the same updates been
+              added up in FP32
     """
 
     name: str
@@ -41,8 +43,10 @@ class Updates:
     lost: int = 0
     zero: int = 0
     above: int = 0
+    apart: int = 0
+    left: Any = None  # what roundings have kept from the weights so far, in FP32
 
-    def add(self, master: Array, copy: Array, value: Array) -> None:
+    def add(self, master: Array, copy: Array, value: Array, left: Array | None = None) -> None:
         """Count one update: the master (or the copy itself) and the copy before it, and the new weights."""
         device = backend.of(value)
         count = device.xp.count_nonzero
@@ -52,6 +56,11 @@ class Updates:
             stays = changes & (widen(to_dtype(w + step, self.storage)) == w)
             far = changes & (device.xp.abs(w) > 2048 * device.xp.abs(step))
             moved, lost, above = (int(count(marked)) for marked in (changes, stays, far))
+            if left is not None:
+                left += value
+                stored = widen(to_dtype(value, self.storage))
+                self.apart = int(count(widen(to_dtype(left, self.storage)) != stored))
+                left -= stored
         self.updates, self.elements = self.updates + 1, self.elements + value.size
         self.lost, self.zero, self.above = self.lost + lost, self.zero + value.size - moved, self.above + above
 
@@ -62,7 +71,9 @@ class Updates:
         return {name: n / max(self.elements, 1) for name, n in counts.items()}
 
     def as_dict(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in ("name", "fp32", "policy", "master", "updates", "elements")}
+        own = {
+            name: getattr(self, name) for name in ("name", "fp32", "policy", "master", "updates", "elements", "apart")
+        }
         return own | {"storage": self.storage.name} | self.shares
 
 
@@ -83,12 +94,19 @@ class LostUpdates(Told, Instrument):
     def written(self, place: Place, parameter: Parameter, value: Any) -> None:
         if place.phase != "update":
             return
-        key = place.module, parameter.dtype not in HALVES, current_policy().name, bool(parameter.master_nbytes)
+        keeps = bool(parameter.master_nbytes) or current_policy().rounding != "nearest"
+        key = place.module, parameter.dtype not in HALVES, current_policy().name, keeps
         if key not in self._parameters:
             self._parameters[key] = Updates(*key, parameter.dtype if parameter.dtype in HALVES else float16)
         value = distinct(value)
         master, copy = rows_of(parameter.master, value), rows_of(parameter.array, value)
-        self._parameters[key].add(master, copy, values_of(value))
+        u, left = self._parameters[key], None
+        if not (u.fp32 or u.master):
+            u.left = widen(parameter.array) * 0 if u.left is None else u.left
+            left = rows_of(u.left, value)
+        u.add(master, copy, values_of(value), left)
+        if left is not None:
+            put(u.left, with_values(value, left))
 
     # ---- asking
 
