@@ -81,7 +81,6 @@ if TYPE_CHECKING:
     from .more.find import *
     from .more.gru import gru_cell, gru_layer
     from .more.index import *
-    from .more.scatter import *
     from .more.log_softmax import *
     from .more.loss import *
     from .more.norm import *
@@ -92,6 +91,7 @@ if TYPE_CHECKING:
     from .more.recurrent import lstm_cell
     from .more.reduce import *
     from .more.resize import interpolate, pixel_shuffle
+    from .more.scatter import *
     from .more.shape import *
     from .more.sort import argsort, sort, topk
     from .more.unary import *
