@@ -72,8 +72,7 @@ class Conv(Module):
     ) -> None:
         super().__init__()
         name, n = type(self).__name__, self.axes
-        if padding_mode != "zeros":
-            raise ValueError(f"{name}: expected padding_mode='zeros', got {padding_mode!r}; put ops.pad in front of it")
+        choice(name, "padding_mode", padding_mode, ("zeros",))
         self.in_channels = count(name, "in_channels", in_channels)
         self.out_channels = count(name, "out_channels", out_channels)
         self.kernel_size = integers(name, "kernel_size", kernel_size, n, 1)

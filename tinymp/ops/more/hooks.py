@@ -101,7 +101,7 @@ def _hearing(deposit: Callable) -> Callable:
 
 
 def _passed(g: Array, hooks: dict) -> Array:
-    """What the hooks make of a gradient, of which they get a copy and may keep it: others may read the same memory."""
+    """The gradient after all hooks, which get a copy and may keep it: others may read the same memory."""
     given = Tensor(g.copy())
     for key in sorted(hooks):
         with no_grad():
