@@ -72,7 +72,7 @@ def shown(path: str) -> str:
     for cell in json.loads(file.read_text("utf-8"))["cells"] if file.suffix == ".ipynb" else []:
         fence = "~~~~" if cell["cell_type"] == "code" else ""
         page += f"{fence and '~~~~python'}\n{''.join(cell['source'])}\n{fence}\n\n"
-        if lesson and browser.there and cell["source"][0].startswith("# "):  # below its title
+        if lesson and browser.there and not fence and cell["source"][0].startswith("# "):  # below its title
             page += f'<a class="md-button" href="../../{browser.address(file.name)}">Open in the browser</a>\n\n'
         for output in cell.get("outputs", []):
             if picture := output.get("data", {}).get("image/png"):
