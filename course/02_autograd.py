@@ -253,7 +253,7 @@ check(mul, matmul, relu)
 
 # %% check
 class _Node:
-    """What the notebook's Node is; the checks do not rest on the student's."""
+    """A reference for the notebook's Node: the checks do not use the student's."""
 
     count = itertools.count(10**6)
 

@@ -150,7 +150,7 @@ for y in (
 
 # %% exercise
 def bound(exact, n=8):
-    """How far each FP16 result may be from `exact`: the sum of the three terms, a float64 array of its shape.
+    """The largest error of each FP16 result from `exact`: the sum of the three terms, a float64 array of its shape.
 
     exact: a float64 array of finite numbers of any sign. n: FP32 operations, one after the other.
     """

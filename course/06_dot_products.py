@@ -138,7 +138,7 @@ check(dot_fp16)
 
 # %% check
 def _accumulated(a, b, chunk, product=float, part=float):
-    """What dot_fp16 gives for multiples of 1/64: each sum is one of 2^-12 below 2^12, and exact before its rounding."""
+    """The result of dot_fp16 for multiples of 1/64: sums are multiples of 2^-12 below 2^12, exact before rounding."""
     total = 0.0
     for i in range(0, len(a), chunk):
         products = [float(product(float(x) * float(y))) for x, y in zip(a[i : i + chunk], b[i:])]
@@ -547,7 +547,7 @@ axes.legend()
 
 # %% exercise
 def padding_cost(m, n, k):
-    """How many more operations it takes to pad m, n and k to the next multiples of 8. As a share: 0.5 is half more.
+    """The share of operations that padding m, n and k to the next multiples of 8 adds: 0.5 is half more.
 
     m, n, k: positive integers. A product has 2 m n k operations. 0.0 if all are multiples of 8 already.
     """

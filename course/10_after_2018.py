@@ -579,7 +579,7 @@ check(remains=remains)
 
 # %% check
 def _measured(policy):
-    """What a policy of tinymp has, and what the numbers of this lesson's networks need in its formats."""
+    """The fields of a tinymp policy, and the needs of this lesson's networks in its formats."""
     studied = policy.study or policy
     names = getattr(studied, "operands", ()) or ("bf16",)
     gradients = np.float32(2.0 ** np.linspace(-32, -20, 200))  # those of the autoencoder

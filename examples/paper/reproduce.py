@@ -285,7 +285,7 @@ loss scale.
 
 
 def difference(scores: dict[int, float], fp32: dict[int, float]) -> str:
-    """Of the scores, by seed, to FP32's."""
+    """Differences of the scores from FP32's, by seed."""
     pairs = [scores[seed] - fp32[seed] for seed in scores if seed in fp32]
     if len(pairs) < 3:
         return ", ".join(f"{d:+.2f}" for d in pairs) + " (too few seeds)"

@@ -25,7 +25,7 @@ def shape(line):
 
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory):
-    """What the audit of 250 steps of the program prints, and its audit.json."""
+    """Output of the audit of 250 steps of the program, and its audit.json."""
     out = tmp_path_factory.mktemp("falling")
     script = out / "falling_scale.py"
     script.write_text(SCRIPT.replace("range(1, 501)", "range(1, 251)").replace("% 100", "% 50"), "utf-8")

@@ -60,7 +60,7 @@ def test_on_a_phone_nothing_is_wider_than_the_page_and_pictures_are_stacked(brow
 
 
 def blanks(browser, source, folder):
-    """Of each page of paper, the largest share of its height without any ink in one piece."""
+    """The largest share of a printed page's height without ink in one piece, per page."""
     if shutil.which("pdftoppm") is None:
         pytest.skip("no pdftoppm: apt-get install poppler-utils")
     browser(source, f"--print-to-pdf={folder / 'page.pdf'}", "--no-pdf-header-footer")

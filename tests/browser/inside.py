@@ -1,4 +1,4 @@
-"""What runs in a browser, run there: python tests/browser/inside.py OUT [PART ...], from the repository's root.
+"""Checks that run in a browser: python tests/browser/inside.py OUT [PART ...], from the repository's root.
 
 Each part runs in this process, since a browser can start none; a line says its name and its seconds. Warnings fail.
 """
