@@ -214,7 +214,7 @@ def _iterations(found: Found) -> int:
 
 
 def _skipped(found: Found, causes: list[dict[str, Any]]) -> str:
-    """How many steps were skipped, how many of them for these causes, and the first cause."""
+    """The numbers of skipped steps, and of those with these causes, and the first cause."""
     skipped = len(found.scale["skipped"])
     some = "" if len(causes) >= skipped else f", {len(causes):,} of them"
     return f"{skipped:,} of {_iterations(found):,} steps were skipped{some} for this: {causes[0]['text']}"

@@ -62,7 +62,7 @@ class Replay(Observer):
                     op.saved, op.statistics = saved, statistics
 
     def growth(self, place: Place | None) -> str:
-        """How gradients grow over the calls of an op at one line, as along a recurrence; empty where they do not."""
+        """The growth of gradients over the calls of an op at one line, as along a recurrence; empty without growth."""
         calls = [size for size in self.along.get((place.op, place.caller), ()) if 0 < size < np.inf] if place else []
         if len(calls) < 4 or calls[-1] < GROWS * calls[0]:
             return ""
