@@ -15,6 +15,8 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from tinymp.checkpoint.writing import write, write_json
+
 ROOT = Path(__file__).parents[2]
 INSTALL = (
     "%pip install -q tiny-mixed-precision matplotlib ml_dtypes  # in the browser; the first time it takes a minute"
@@ -45,13 +47,13 @@ def build(site: Path) -> None:
         run([sys.executable, "-c", wheel, name], ROOT)
         (folder / "files").mkdir()
         for path in sorted((ROOT / "course").glob("[0-9]*.ipynb")):
-            (folder / "files" / path.name).write_text(notebook(path), "utf-8")
+            write(folder / "files" / path.name, notebook(path))
         if Path(pyodide).is_dir():
             shutil.copytree(pyodide, folder / "static" / "pyodide")
         elif pyodide:
             data = {"litePluginSettings": {KERNEL: {"pyodideUrl": pyodide}}}
             settings = {"jupyter-lite-schema-version": 0, "jupyter-config-data": data}
-            (folder / "jupyter-lite.json").write_text(json.dumps(settings), "utf-8")
+            write_json(folder / "jupyter-lite.json", settings)
         (wheel_file,) = folder.glob("*.whl")
         options = ["--contents", "files", "--piplite-wheels", str(wheel_file), "--apps", "notebooks"]
         options += ["--no-libarchive", "--no-sourcemaps", "--no-unused-shared-packages"]

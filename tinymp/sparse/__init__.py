@@ -42,9 +42,7 @@ class SparseRows:
 
     dtype = property(lambda self: self.values.dtype, doc="The NumPy dtype of the values.")
     ndim = property(lambda self: len(self.shape), doc="The number of axes of the table.")
-    nbytes = property(
-        lambda self: self.indices.nbytes + self.values.nbytes, doc="The size of indices and values in bytes."
-    )
+    nbytes = property(lambda self: self.indices.nbytes + self.values.nbytes, doc="Bytes of indices and values.")
     device = property(lambda self: backend.of(self.values).name, doc='Where it is: "cpu" or "gpu".')
 
     @classmethod
