@@ -358,9 +358,7 @@ def check_stall(stall, random):
     for term in (1.0, half(0.1), power, 3.0, 16.0, 24.0, 32.0, 3 * 2.0**-24, *drawn):
         total, step = np.float16(0), np.float16(term)
         with np.errstate(over="ignore"):
-            while (
-                total + step != total
-            ):  # at most 4,096 times: up to two binades of 1,024 steps each of them that count
+            while total + step != total:  # at most 4,096 times
                 total = total + step
         hint = "At this total, is the term less than half a spacing?"
         if math.frexp(term)[0] == 0.5:

@@ -14,6 +14,7 @@ import tinymp as mp
 from tinymp import nn, ops, optim
 from tinymp.audit import numbers
 from tinymp.audit.report import page
+from tinymp.audit.sampling import html as as_html
 from tinymp.audit.sampling import table
 
 pytestmark = pytest.mark.cpu
@@ -142,6 +143,11 @@ def test_tables_as_html():
     assert len(str(made).splitlines()) == 23 and str(made).endswith("... and 1480 more")
     assert len(parsed.all("tr")) == 1000 + 1
     assert [a["style"] for a, _ in parsed.all("th")][:2] == ["text-align: left", "text-align: right"]
+
+
+def test_advice_as_html_has_a_title():
+    shown = as_html(["It is so.\nOr so.", "Do that\n    because a.b is <1>"])
+    assert shown.count("<b>") == 1 and "<b>Do that</b>\n    because a.<wbr>b is &lt;1&gt;" in shown
 
 
 def test_what_a_notebook_shows():

@@ -33,7 +33,7 @@ class Cause:
     """Why a step was skipped.
 
     cause          "loss scale too high", "backward overflow" (whatever the scale), "forward overflow", "not finite in
-                   the forward pass" (such as log(0)), "input not finite" or "unknown"
+                   the forward pass" (such as log(0)), "input not finite", "gradients changed" or "unknown"
     value          the finite number that became infinite when it was rounded; None where none did
     largest_scale  the largest power of two that would have fitted; None unless the scale was too high
     text           all of it in a sentence
@@ -87,6 +87,7 @@ class Scales(Told, Instrument):
         self._events: weakref.WeakKeyDictionary[Op, Event] = weakref.WeakKeyDictionary()
         self.first: Event | None = None
         self._input: Event | None = None
+        self._seen = False  # a backward pass
 
     # ---- what happens
 
@@ -132,7 +133,7 @@ class Scales(Told, Instrument):
         if self._current is None or self._current.run is not here.backward:
             self._end_pass()
             self._current = Pass(here.backward, current_policy())
-        p = self._current
+        p, self._seen = self._current, True
         p.ops[op] = op.saved, op.statistics
         if op in self._scaled:
             p.scale, bad_loss = self._scaled[op]
@@ -159,9 +160,9 @@ class Scales(Told, Instrument):
                 points.append((iteration, scale))
         scale, self._since = max(self._since.values(), default=1.0), {}
         if result is StepResult.SKIPPED:
-            cause = Cause(
-                iteration, scale, "unknown", text="the gradients of no backward pass that was seen overflowed"
-            )
+            cause = Cause(iteration, scale, "unknown", text="its backward pass was not seen")
+            if self._seen:
+                _tell(cause, "gradients changed", None, "they were finite after the backward pass")
             self._explain(cause, {id(p) for p in optimizer.parameters()})
             self.causes.append(cause)
 
