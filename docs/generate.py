@@ -188,6 +188,11 @@ def words() -> dict[str, int]:
     return found
 
 
+def guide(counts: dict[str, int]) -> int:
+    """Words in README, CONTRIBUTING, DATA and docs, of the counts that `words` gives."""
+    return sum(count for name, count in counts.items() if name not in ("course/README.md", "tests/README.md"))
+
+
 def pages() -> dict[pathlib.Path, str]:
     """The text of each page that has made parts."""
     return {PAGE: page(), UNITS: made(UNITS, tensor_cores()), SPEED: made(SPEED, speed())}
@@ -197,6 +202,7 @@ if __name__ == "__main__":
     for path, text in pages().items():
         write(path, text)
         print(f"wrote {path}")
-    for name, count in words().items():
+    counts = words()
+    for name, count in counts.items():
         print(f"{count:6,} words by hand: {name}")
-    print(f"{sum(words().values()):6,} in all")
+    print(f"{guide(counts):6,} in README, CONTRIBUTING, DATA and docs; {sum(counts.values()):,} in all")
