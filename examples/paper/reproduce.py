@@ -143,7 +143,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def check(tables: Iterable[str], jobs: int) -> None:
     """Run the start of the first network of each table again, in all settings, from seed 0, and compare it with the
-    runs of docs/results: losses to a hundredth, bytes exactly; only activations may be fewer. Exits with 1 otherwise.
+    runs of docs/results: losses to a hundredth (detectors, which go on from a backbone that was trained before, to a
+    tenth), bytes exactly; only activations may be fewer. Exits with 1 otherwise.
     """
     differ = 0
     for table in tables:
@@ -155,7 +156,8 @@ def check(tables: Iterable[str], jobs: int) -> None:
             was, now = ([statistics.fmean(t.curve[i : i + n]) for i in (0, n)] for t in (kept, trial))
             most = kept.bytes["activations"]  # those of the longest sentence may come later
             fits = trial.bytes == {**kept.bytes, "activations": min(trial.bytes["activations"], 1.001 * most)}
-            same = np.allclose(was, now, rtol=0.01) and fits
+            near = 0.1 if hasattr(module, "BEGINNING") else 0.01  # what has trained before has gone its own way
+            same = np.allclose(was, now, rtol=near) and fits
             differ += not same
             losses = " and ".join(f"{a:.4f} ({b:.4f})" for a, b in zip(now, was))
             sizes = "" if fits else f"; bytes {trial.bytes} ({kept.bytes})"
