@@ -10,16 +10,10 @@ import numpy as np
 from ... import backend
 from ...arguments import flag, floating, integers, number, shaped
 from ...autograd import Array, Op
-from ...precision import REDUCTION, reduce, store, to_dtype, widen
+from ...precision import REDUCTION, add_to, reduce, store, to_dtype, widen
 from ...tensor import Tensor
 from ..norm import BatchNorm, Running, batch_norm, of_argument
-from ..pointwise import add, div, mul, pow
-from ..reduce import mean
 from ..shape import reshape
-from ..unary import rsqrt, square
-from .arithmetic import wide
-from .pad import pad
-from .pool import avg_pool2d
 from .shape import repeat
 
 __all__ = ["group_norm", "instance_norm", "layer_norm", "local_response_norm", "rms_norm"]
@@ -70,6 +64,32 @@ class GroupNorm(LayerNorm):
 
     def outer(self, x: Array) -> tuple[int, ...]:
         return 0, 3
+
+
+class RMSNorm(Op):
+    """y = x r w with r = 1 / sqrt(mean x^2 + eps) over the last axes (Zhang & Sennrich, 2019).
+
+    With xhat = x r and g = w dy: dx = r (g - xhat mean(g xhat)), dw = sum dy xhat.
+    """
+
+    kind = REDUCTION
+    name = "rms_norm"
+    fp32 = ("weight",)
+
+    def forward(self, x: Array, w: Array | None, *, axes: tuple, eps: float) -> Array:
+        wide = widen(x)
+        r = 1 / self.xp.sqrt(reduce(wide * wide, axes, "mean", like=x) + eps)
+        self.save(x, w, statistics=(r,))
+        y = wide * r
+        return store(y if w is None else y * widen(w), like=x)
+
+    def backward(self, dy: Array) -> tuple:
+        (x, w), (r,), (like_x, like_w) = self.saved, self.statistics, self.targets
+        outer, wide, xhat = tuple(range(x.ndim - len(self.axes))), widen(dy), widen(x) * r
+        dw = reduce(wide * xhat, outer, "sum", like=x) if like_w else None
+        g = wide if w is None else wide * widen(w)
+        dx = (g - xhat * reduce(g * xhat, self.axes, "mean", like=x)) * r
+        return of_argument(dx, like_x), of_argument(dw, like_w)
 
 
 def layer_norm(
@@ -128,9 +148,7 @@ def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None,
     if weight is not None and floating("rms_norm", "weight", weight).shape != shape:
         raise ValueError(f"rms_norm: expected weight.shape == normalized_shape {shape}, got {weight.shape}")
     least = float(np.finfo(widen(x.array[:0]).dtype).eps) if eps is None else number("rms_norm", "eps", eps, 0)
-    (wide_x,) = wide(x)
-    y = mul(wide_x, rsqrt(add(mean(square(wide_x), tuple(range(x.ndim - len(shape), x.ndim)), True), least)))
-    return (y if weight is None else mul(y, *wide(weight))).to(x.dtype)
+    return RMSNorm.apply(x, weight, axes=tuple(range(x.ndim - len(shape), x.ndim)), eps=least)
 
 
 def instance_norm(
@@ -171,6 +189,52 @@ def instance_norm(
     return reshape(y, x.shape)
 
 
+class LocalResponseNorm(Op):
+    """y_c = x_c D_c^-beta with D_c = k + alpha / n sum of x^2 over the n channels around c (Krizhevsky et al., 2012).
+
+    dx_c = dy_c D_c^-beta - 2 alpha beta / n x_c sum of dy_j x_j D_j^(-beta - 1) over the j whose window holds c.
+    """
+
+    kind = REDUCTION
+    name = "local_response_norm"
+
+    def forward(self, x: Array, *, size: int, alpha: float, beta: float, k: float) -> Array:
+        self.save(x)
+        wide = widen(x)
+        return store(wide / self._power(self._denominator(wide, like=x)), like=x)
+
+    def backward(self, dy: Array) -> Array:
+        (x,) = self.saved
+        wide = widen(x)
+        d = self._denominator(wide, like=x)
+        dx = widen(dy) / self._power(d)
+        spread = self._window(dx * wide / d, (self.size - 1) // 2, like=x)  # the window of forward, mirrored
+        return store(dx - spread * wide * (2 * self.alpha * self.beta / self.size), like=x)
+
+    def _denominator(self, x: Array, like: Array) -> Array:
+        d = self._window(x * x, self.size // 2, like)
+        d *= self.alpha / self.size
+        d += self.k
+        return d
+
+    def _power(self, d: Array) -> Array:
+        """d^beta; for the usual 3/4 by square roots, 1.5 to 5 times as fast as NumPy's power."""
+        if self.beta != 0.75:
+            return self.xp.power(d, self.beta)
+        root = self.xp.sqrt(d)
+        root *= self.xp.sqrt(root)
+        return root
+
+    def _window(self, x: Array, before: int, like: Array) -> Array:
+        """For every channel the sum over `size` channels, of which `before` come before it; zeros outside."""
+        c, total = x.shape[1], x.copy(order="K")
+        for shift in range(max(-before, 1 - c), min(self.size - before, c)):  # beyond them there are no channels
+            if shift:
+                here, there = slice(max(-shift, 0), c - max(shift, 0)), slice(max(shift, 0), c - max(-shift, 0))
+                add_to(total[:, here], x[:, there], like)
+        return total
+
+
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """Divide every value by (k + alpha mean(x^2))^beta, the mean over `size` neighbouring channels (axis 1)."""
     x = floating("local_response_norm", "input", input)
@@ -178,7 +242,4 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
         raise ValueError(f"local_response_norm: expected `input` (N, C, ...) with at least 3 axes, got {x.shape}")
     (size,) = integers("local_response_norm", "size", size, 1, 1)
     given = {name: number("local_response_norm", name, v) for name, v in (("alpha", alpha), ("beta", beta), ("k", k))}
-    (wide_x,), (n, c, *rest) = wide(x), x.shape
-    squares = pad(reshape(square(wide_x), (n, 1, c, prod(rest))), (0, 0, size // 2, (size - 1) // 2))
-    d = add(mul(avg_pool2d(squares, (size, 1), 1), given["alpha"]), given["k"])
-    return div(wide_x, pow(reshape(d, x.shape), given["beta"])).to(x.dtype)
+    return LocalResponseNorm.apply(x, size=size, **given)
