@@ -9,7 +9,9 @@ leaves one line of JSON in --out, and one that is there already is not run again
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import pathlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -28,6 +30,9 @@ from .average_precision import mean_average_precision
 Scaler = Callable[[], optim.LossScaler]
 NAME = "Multibox SSD"
 SCENES = 1000  # of the test; the first 200 are those of table 2
+MEASURES = ("mAP in FP32", "table 2 in FP32", "test loss in FP32", "loss")
+# Student's t for 95 %, by the number of pairs; of more it is less
+T95 = (math.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20)
 MAPS = {"backbone": mp.FP32, "backbone.features": mp.MIXED, "backbone.extra": mp.MIXED}
 
 
@@ -108,6 +113,57 @@ def run(flip: str, seed: int, steps: int, count: int, folder: pathlib.Path) -> d
     return found
 
 
+def compared(flips: list[str], seed: int, count: int, folder: pathlib.Path) -> Iterator[dict[str, Any]]:
+    """How far each flip's gradients of `count` batches are from FP32's, at what the FP32 run of this seed learned.
+
+    distance  |g - g32| / |g32|, the mean over the batches
+    along     g g32 / |g32|^2 - 1, the mean and its standard error: 0 for an error without a direction
+    common    what the errors of two batches have in common, of the length of a gradient: 0 if they are independent
+    batches   the distance between FP32's gradients of two batches
+    """
+    with np.load(folder / f"fp32-{seed}.npz") as file:
+        weights = dict(file)
+    exact = gradients("fp32", weights, seed, count)
+    length = np.linalg.norm(exact, axis=1)
+    for flip in flips:
+        error = gradients(flip, weights, seed, count) - exact
+        along = (error * exact).sum(1) / length**2
+        found = {
+            "distance": np.mean(np.linalg.norm(error, axis=1) / length),
+            "along": along.mean(),
+            "its standard error": along.std(ddof=1) / count**0.5,
+            "common": max(shared(error), 0.0) ** 0.5 / np.mean(length),
+            "batches": np.mean(np.linalg.norm(exact[1:] - exact[:-1], axis=1) / length[1:]),
+        }
+        yield {"flip": flip, "seed": seed, **{name: float(f"{x:.3g}") for name, x in found.items()}}
+
+
+def shared(x: np.ndarray) -> float:
+    """The mean product of two different rows."""
+    products = x @ x.T
+    return float((products.sum() - products.trace()) / (len(x) * (len(x) - 1)))
+
+
+def gradients(flip: str, weights: dict[str, Any], seed: int, count: int) -> np.ndarray:
+    """FP64 (count, parameters): of batches that no training sees."""
+    how, model = FLIPS[flip], table2.NETWORKS[NAME].make()
+    model.load_state_dict(weights)
+    how.change(model)
+    model = how.policy.cast(model, how.keep)
+    optimizer, found = table2.sgd(model, 0.0), []
+    scaler = optim.StaticLossScaler(min(how.scaler().get_scale(), 2.0**11))  # what the dynamic one falls to
+    new = scenes.Scenes(count * table2.BATCH, 1000 + seed, train=True)
+    for images, targets in data.DataLoader(new, table2.BATCH, collate_fn=scenes.batch):
+        with how.within(), mp.use(how.policy):
+            loss = sum(model(how.policy.cast(mp.from_numpy(images)), targets).values())
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+        found.append(np.concatenate([p.grad.numpy().ravel() for p in model.parameters()]).astype(np.float64))
+        optimizer.zero_grad()
+        scaler.update()
+    return np.array(found)
+
+
 def backbone(seed: int, folder: pathlib.Path) -> list[Any]:
     """The weights that table 2 begins with, kept in a file."""
     path = folder / f"backbone-{seed}.npz"
@@ -139,27 +195,52 @@ def tested(masters: dict[str, Any], policy: mp.Policy, count: int) -> dict[str, 
     }
 
 
-def main() -> None:
-    """Run what is not there yet."""
+def differences(runs: list[dict[str, Any]], flips: list[str], measure: str) -> str:
+    """What each flip changes, seed by seed: pairs, both means, the mean difference to the first flip, its standard
+    error and 95 % interval by Student's t.
+    """
+    of = {flip: {run["seed"]: run[measure] for run in runs if run["flip"] == flip} for flip in flips}
+    rows = []
+    for flip in flips[1:]:
+        seeds = sorted(of[flip].keys() & of[flips[0]].keys())
+        change = np.array([of[flip][seed] - of[flips[0]][seed] for seed in seeds])
+        error = change.std(ddof=1) / len(seeds) ** 0.5 if len(seeds) > 1 else math.nan
+        t = T95[min(len(seeds), len(T95)) - 1]
+        means = [f"{np.mean([of[name][seed] for seed in seeds]):.2f}" for name in (flips[0], flip)]
+        interval = f"{change.mean() - t * error:.2f} to {change.mean() + t * error:.2f}"
+        rows.append((flip, len(seeds), *means, f"{change.mean():+.2f}", f"{error:.2f}", interval))
+    return trials.table((measure, "pairs", flips[0], "flip", "difference", "standard error", "95 % interval"), rows)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what is not there yet, and print what each flip changes."""
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     p.add_argument("flips", nargs="+", choices=FLIPS, metavar="FLIP", help=f"of {', '.join(FLIPS)}")
     p.add_argument("--seeds", nargs="+", type=int, default=list(range(6, 18)), help="(6 to 17)")
     p.add_argument("--steps", type=int, default=table2.STEPS, help=f"({table2.STEPS})")
     p.add_argument("--scenes", type=int, default=SCENES, help=f"of the test ({SCENES})")
+    p.add_argument("--gradients", type=int, metavar="N", help="do not train: compare the gradients of N batches")
     p.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/case_ssd"), help="(runs/case_ssd)")
-    options = p.parse_args()
+    options = p.parse_args(arguments)
     mp.backend.cpu.keep_freed_memory()
     options.out.mkdir(parents=True, exist_ok=True)
     log = options.out / "runs.jsonl"
     log.touch()
-    for seed in options.seeds:
-        for flip in options.flips:
-            key = {"flip": flip, "seed": seed, "steps": options.steps, "scenes": options.scenes}
-            if not any(key.items() <= json.loads(line).items() for line in log.read_text().splitlines()):
-                line = json.dumps(key | run(flip, seed, options.steps, options.scenes, options.out))
-                with log.open("a") as file:
-                    print(line, file=file)
-                print(line, flush=True)
+    if options.gradients:
+        for seed in options.seeds:
+            for found in compared(options.flips, seed, options.gradients, options.out):
+                print(json.dumps(found), flush=True)
+        return
+    for seed, flip in itertools.product(options.seeds, options.flips):
+        key = {"flip": flip, "seed": seed, "steps": options.steps, "scenes": options.scenes}
+        if not any(key.items() <= json.loads(line).items() for line in log.read_text().splitlines()):
+            line = json.dumps(key | run(flip, seed, options.steps, options.scenes, options.out))
+            with log.open("a") as file:
+                print(line, file=file)
+            print(line, flush=True)
+    runs = [json.loads(line) for line in log.read_text().splitlines()]
+    for measure in MEASURES if len(options.flips) > 1 else ():
+        print(f"\n{differences(runs, options.flips, measure)}")
 
 
 if __name__ == "__main__":
