@@ -47,6 +47,18 @@ def test_differences():
     assert row == "| b | 3 | 1.00 | 3.00 | +2.00 | 0.58 | -0.48 to 4.48 |"
 
 
+def test_draws():
+    """Two seeds whose runs lie 1 to each side of their means: FP32's at 0 and 10, the others 3 above."""
+    runs = [
+        {"flip": flip, "seed": seed, "x": 10 * seed + 3 * group + off}
+        for seed in (0, 1)
+        for group, flips in enumerate(case_ssd.DRAWS)
+        for flip, off in zip(flips, (-1, 1))
+    ]
+    assert case_ssd.draws(runs, "x") == "x, 8 runs: +3.00, 0.70 to 5.30"  # 2.57 * sqrt(8 / 5 * (1 / 4 + 1 / 4)) is 2.3
+    assert case_ssd.draws(runs[:-1], "x").startswith("x, 4 runs") and not case_ssd.draws(runs[:3], "x")
+
+
 def test_shared():
     """The products of (1, 0), (1, 2) and (0, 1) are 1, 0 and 2, each twice."""
     assert case_ssd.shared(np.array([[1.0, 0.0], [1.0, 2.0], [0.0, 1.0]])) == 1.0
