@@ -102,7 +102,7 @@ def run(flip: str, seed: int, steps: int, count: int, folder: pathlib.Path) -> d
     def loss_of(model: nn.Module, batch: tuple) -> mp.Tensor:
         return sum(model(*batch).values())
 
-    options = {"optimizer": table2.sgd(model, network.lr), "clip": 10.0, "batch": table2.BATCH}
+    options: dict[str, Any] = {"optimizer": table2.sgd(model, network.lr), "clip": 10.0, "batch": table2.BATCH}
     with how.within(), mp.observe(noted):
         trial = trials.train(model, how.policy, how.scaler(), batches(), loss_of, steps, **options)
     found = {"loss": trial.loss, "skipped": noted.skipped, "scale": trial.loss_scale, "seconds": round(trial.seconds)}
