@@ -27,6 +27,7 @@ EXAMPLES = {
     "paper.speech": "speech",
     "paper.translation": "translation",
     "paper.reproduce": "reproduce",
+    "paper.case_ssd": "reproduce",
 }
 _PACKAGE = Path(__file__).parent.parent
 
