@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from examples import reinforcement
 
 pytest.importorskip("ml_dtypes")
 pytest.importorskip("matplotlib")
+from examples import reinforcement  # noqa: E402
+
 pytestmark = pytest.mark.cpu
 
 
