@@ -10,7 +10,7 @@ import tinymp as mp
 
 pytest.importorskip("ml_dtypes")
 pytest.importorskip("matplotlib")
-from examples import reinforcement  # noqa: E402
+from examples import reinforcement
 
 pytestmark = pytest.mark.cpu
 
