@@ -19,7 +19,7 @@ from .first import because
 from .found import HALF, LEAST_NUMBERS, LEAST_WORK, Found, asked, half_in, per_call
 from .ledger import Row
 from .numbers import dtypes
-from .products import MULTIPLE
+from .products import padded
 
 FLUSHED = 0.01  # share of results that become 0 from which on it is worth a look
 SKIPPED = 0.05  # share of iterations: NVG section 2.3.2 has steps skipped "infrequently"
@@ -307,7 +307,7 @@ def unaligned_products(found: Found) -> Iterator[Given]:
     gained, of_length, modules = [], Counter[tuple[str, int]](), defaultdict[tuple[str, int], set](set)
     for p in products:
         odd = sorted({(p["axes"].get(name, name), p["lengths"][name]) for name in p["misaligned"]})
-        if odd and p["dtype"] in HALF and per_call([p]) >= LEAST_WORK and all(_padded(n) <= 2 * n for _, n in odd):
+        if odd and p["dtype"] in HALF and per_call([p]) >= LEAST_WORK and all(padded(n) <= 2 * n for _, n in odd):
             gained.append(p)
             for key in odd:
                 of_length[key] += p["flops"]
@@ -315,7 +315,7 @@ def unaligned_products(found: Found) -> Iterator[Given]:
     work, every = sum(p["flops"] for p in gained), sum(p["flops"] for p in products)
     if work and work >= PAD_FROM * every:
         said = [
-            f"{of} from {n} to {_padded(n)} ({' '.join(some) if len(some) == 1 else f'in {len(some)} modules'})"
+            f"{of} from {n} to {padded(n)} ({' '.join(some) if len(some) == 1 else f'in {len(some)} modules'})"
             for (of, n), _ in of_length.most_common(4)
             for some in [modules[of, n]]
         ]
@@ -327,10 +327,6 @@ def unaligned_products(found: Found) -> Iterator[Given]:
             _where(max(gained, key=lambda p: p["flops"])),
             work / every,
         )
-
-
-def _padded(length: int) -> int:
-    return -(-length // MULTIPLE) * MULTIPLE
 
 
 # The rule, the section that it follows, the importance of its advice (see `Advice`), and what a share of 1 adds to it.

@@ -95,7 +95,7 @@ class ByteLedger(Told, Instrument):
     @property
     def measured(self) -> Bytes:
         """{role: {dtype: bytes}}."""
-        found = [*self.by_policy.values()]  # an FP32 baseline beside it is not asked about
+        found = [*self.by_policy.values()]  # an FP32 baseline in the same audit is not asked about
         half = [one for one in found if HALF & one["weights"].keys()]
         return (half or found or [{role: {} for role in ROLES}])[-1]
 

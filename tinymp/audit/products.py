@@ -64,11 +64,16 @@ class Product(At):
     @property
     def padding_cost(self) -> float:
         """The share of operations that padding every length to the next multiple of 8 adds."""
-        return prod(-(-s // MULTIPLE) * MULTIPLE / s for s in self.lengths.values() if s) - 1
+        return prod(padded(s) / s for s in self.lengths.values() if s) - 1
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return vars(self) | {name: getattr(self, name) for name in ("flops", "misaligned", "eligible", "padding_cost")}
+
+
+def padded(length: int) -> int:
+    """The next multiple of 8."""
+    return -(-length // MULTIPLE) * MULTIPLE
 
 
 class Products(Told, Instrument):
@@ -80,7 +85,7 @@ class Products(Told, Instrument):
     """
 
     def __init__(self) -> None:
-        self._rows: dict[str, Product] = {}
+        self._rows: dict[tuple, Product] = {}
         self._seen: list[tuple] = []  # since the last op
 
     def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
@@ -109,8 +114,11 @@ class Products(Told, Instrument):
             self._add(where, batch, *sizes, dtype, accumulate, _axes(lengths, matrices), lengths)
 
     def _add(self, place: Place, *what: Any) -> None:
-        row = Product.place(place, *what, current_policy().name)
-        self._rows.setdefault(repr(row), row).calls += 1
+        *sizes, axes, lengths = what
+        key = place, *sizes, *axes.items(), *lengths.items(), (policy := current_policy().name)
+        if key not in self._rows:
+            self._rows[key] = Product.place(place, *what, policy)
+        self._rows[key].calls += 1
 
     # ---- what was found
 

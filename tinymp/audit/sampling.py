@@ -138,9 +138,12 @@ class Told:
 
 def html(parts: Iterable[str]) -> str:
     """Sentences and tables as HTML; of an indented text the line before it is its title."""
-    lines = (f"<p style='white-space: pre-line'>{breakable(part)}</p>" for part in parts)
-    lines = (re.sub(r">([^\n]*)(?=\n    )", r"><b>\1</b>", line, count=1) for line in lines)
-    return "\n".join(p._repr_html_() if isinstance(p, Table) else line for p, line in zip(parts, lines) if p)
+    return "\n".join(part._repr_html_() if isinstance(part, Table) else _paragraph(part) for part in parts if part)
+
+
+def _paragraph(text: str) -> str:
+    titled = re.sub(r"\A([^\n]*)(?=\n    )", r"<b>\1</b>", breakable(text))
+    return f"<p style='white-space: pre-line'>{titled}</p>"
 
 
 def breakable(text: str) -> str:

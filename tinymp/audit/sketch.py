@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..backend import cpu
+from ..precision import widen
 
 Array = Any
 WIDTH = 31
@@ -45,8 +45,7 @@ def mark(x: Array) -> Mark:
     for first in range(0, flat.size, ROWS * WIDTH):
         part = flat[first : first + ROWS * WIDTH]
         block = np.zeros((-(-part.size // WIDTH), WIDTH))
-        # by way of FP32, exact: NumKong casts FP16 faster than NumPy
-        block.reshape(-1)[: part.size] = cpu.cast(part, np.dtype(np.float32)) if part.dtype == np.float16 else part
+        block.reshape(-1)[: part.size] = widen(part)  # exact, and of FP16 faster than NumPy's own cast to FP64
         finite = np.isfinite(block)
         nonfinite += int(np.count_nonzero(~finite))
         block[~finite] = 0

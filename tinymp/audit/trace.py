@@ -5,7 +5,7 @@ A line of JSON for each, written as it happens. The first says what ran where. T
 
     {"place": 7, ...}                 a place is seen for the first time: its PLACE, under a number
     {"iteration": 3, ...}             an iteration begins, or goes on under another policy: "seed" as `mp.manual_seed`
-                                      had it last, "rng" a digest of the state of the generators
+                                      had it last
     [7, 3, digest, nonfinite, largest, norm, scale, [inputs], sketch]
                                       a tensor: place and iteration; its Mark (sketch.py); its loss scale; the numbers
                                       of the tensors that its op read, from 0 through the file (of a backward also those
@@ -178,8 +178,7 @@ class Trace(Instrument):
         iteration = self.listener.iteration
         if iteration > self._begun.get(policy, -1):
             self._begun[policy] = iteration
-            state = hashlib.sha1(str(backend.get_rng_state()).encode(), usedforsecurity=False).hexdigest()[:16]
-            self._write({"iteration": iteration, "seed": backend.last_seed, "rng": state})
+            self._write({"iteration": iteration, "seed": backend.last_seed})
         m = _mark(x)
         numbers = [float(f"{n:.7g}") for n in (m.largest, m.norm, scale)]
         sketch = base64.b64encode(m.sketch.tobytes()).decode()

@@ -3,7 +3,7 @@
 Tensors are paired step by step (align.py); where the programs part, what is in one alone is counted apart. A pair is
 the same if its bits are, but for the loss scale that it carries. How far apart it is otherwise:
 |a - b| / max(|a|, |b|), with the Euclidean norm of all elements, each divided by its loss scale. That is known within a
-tenth or so (backend/sketch.py), and infinite where the shapes, or the numbers of infinities and NaN, differ.
+tenth or so (audit/sketch.py), and infinite where the shapes, or the numbers of infinities and NaN, differ.
 
 One rounding to nearest explains a distance of at most half a unit in the last place of the coarser dtype. Beyond half
 as much again (for the uncertainty), and ten times of what the op read, the runs part.
