@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from tests import sizes
+from tests.browser.inside import LENGTH
 
 ROOT = Path(__file__).parent.parent
 ENOUGH = 500
 MOST = 66, 277  # these figures may only fall; lessons 2, 7 and 8 became shorter on 29 November: one line and five more
-LENGTH = re.compile(r"^([A-Z]+ = )\d+  # of each training.*", re.MULTILINE)
 EXAMPLE = "from examples import {0}; {0}.main(['--out', 'out', '--steps', '{1}', *{2!r}])"
 OPTIONS: list[list[str]] = [
     [],

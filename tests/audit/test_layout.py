@@ -27,24 +27,8 @@ addEventListener("load", () => {{
 }})</script>"""
 
 
-@pytest.fixture
-def browser(tmp_path):
-    """browser(page, *options): what Chromium writes to its standard output."""
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-
-    def run(source, *options):
-        (path := tmp_path / "page.html").write_text(source, "utf-8")
-        done = subprocess.run([*command, *options, path.as_uri()], capture_output=True, timeout=120, check=True)
-        return done.stdout.decode()
-
-    return run
-
-
 def on_a_phone(browser, source):
-    shown = browser(FRAME.format(page=html.escape(source), width=WIDTH), "--dump-dom", "--virtual-time-budget=5000")
+    shown, _ = browser(FRAME.format(page=html.escape(source), width=WIDTH), "--dump-dom", "--virtual-time-budget=5000")
     return json.loads(html.unescape(re.search(r"<pre>(.*?)</pre>", shown, re.S)[1]))
 
 

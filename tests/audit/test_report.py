@@ -3,8 +3,6 @@
 import functools
 import html.parser
 import re
-import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -188,26 +186,10 @@ def test_numbers_are_written_for_people(form, value, text):
     assert getattr(numbers, form)(value) == text
 
 
-@pytest.fixture
-def browser(tmp_path):
-    """browser(page) -> (DOM after loading, what the console said)."""
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--dump-dom"]
-    command += ["--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000"]
-
-    def run(source):
-        (path := tmp_path / "page.html").write_text(source, "utf-8")
-        done = subprocess.run([*command, path.as_uri()], capture_output=True, timeout=120, check=True)
-        return done.stdout.decode(), [line for line in done.stderr.decode().splitlines() if "CONSOLE" in line]
-
-    return run
-
-
 def test_it_loads_without_a_word_on_the_console_and_runs_no_script(browser):
-    dom, console = browser(whole())
+    options = "--hide-scrollbars", "--dump-dom", "--virtual-time-budget=3000"
+    dom, console = browser(whole(), *options)
     assert not console and len(Page(dom).all("section")) == len(SECTIONS)
     planted = whole().replace("</body>", "<script>document.title = 'planted'</script></body>")
-    dom, console = browser(planted)
+    dom, console = browser(planted, *options)
     assert Page(dom).all("title")[0][1] != "planted" and "Content Security Policy" in " ".join(console)

@@ -51,8 +51,8 @@ def test_every_op_is_run():
     assert set(CALLS) == set(names()["op"]) - {*MAKES, "setitem"} - set(MADE_OF_OTHERS.split())
 
 
-# What else is rounded than each result forward and each gradient backward, at most once: the elements of each place in
-# the calls of CALLS, forward and backward; among the latter the gradients are not named.
+# Further roundings than those of each result forward and each gradient backward, at most once: the elements of each
+# place in the calls of CALLS, forward and backward; among the latter the gradients are not named.
 PLACES = {
     "lstm_layer": ([10 * 16, 10 * 4, 10 * 4, 10 * 16], [10 * 16]),
     "gru_layer": ([10 * 12, 10 * 4, 10 * 4, 10 * 12], [2 * 10 * 12]),

@@ -11,6 +11,7 @@ import matplotlib
 import pytest
 from tinymp.course.checking import check, hold, judge
 
+from browser.inside import LENGTH
 from tinymp import autograd
 from tinymp.course import lesson as source
 
@@ -21,7 +22,6 @@ pytestmark = pytest.mark.cpu
 LESSONS = source.lessons()
 HERE = Path(__file__).parent
 SYLLABUS = (HERE.parents[1] / "course" / "README.md").read_text(encoding="utf-8")
-LENGTH = re.compile(r"^([A-Z]+ = )\d+  # of each training.*", re.MULTILINE)
 lessons = pytest.mark.parametrize("lesson", LESSONS.values(), ids=[one.path.stem for one in LESSONS.values()])
 
 
