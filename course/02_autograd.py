@@ -164,7 +164,7 @@ class Node:
 def unbroadcast(g, shape):
     """g, summed over the axes along which an array of this shape was broadcast; an array of this shape.
 
-    g: a float64 array, to whose shape `shape` broadcasts. () is a shape, too.
+    g: a float64 array, to whose shape `shape` broadcasts. () is also a shape.
     """
     # SOLUTION
     lead = g.ndim - len(shape)
@@ -341,7 +341,7 @@ def check_relu(relu, random):
 #     d = relu(c)
 #     loss = add(c, d)
 #
-# c is a parent of loss, but d uses c, too. So the order is loss, d, c, and then a and b. To find it, collect all nodes
+# c is a parent of loss, but d also uses c. So the order is loss, d, c, and then a and b. To find it, collect all nodes
 # that can be reached. Then remember: a node is always made *after* its parents.
 
 

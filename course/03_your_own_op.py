@@ -672,7 +672,7 @@ except TypeError as error:
 #
 # - The sandwich: **widen, compute in FP32, store once**. Save the stored array, not an FP32 copy.
 # - The kind is a promise: POINTWISE and REDUCTION write storage, a LOSS writes FP32, and `Op.apply` checks.
-# - Sums go through `reduce`. Then policies and audits work for your op, too.
+# - Sums go through `reduce`. Then policies and audits also work for your op.
 # - Tolerances are computed: one rounding, the FP32 work, half a subnormal spacing. Gradients are held to central
 # differences in float64.
 #

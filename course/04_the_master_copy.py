@@ -385,7 +385,7 @@ print(f"your losses and those of mp.MIXED differ by at most {apart:.1g}")
 def stochastic(x, random):
     """Round x to FP16: to one of its two FP16 neighbours, with P(up) as above. What FP16 holds exactly stays.
 
-    x: a float32 array with |x| < 65504; negative and subnormal numbers, too. random: NumPy's Generator;
+    x: a float32 array with |x| < 65504; also negative and subnormal numbers. random: NumPy's Generator;
     random.random(shape) draws numbers from 0 to 1, one for each number of x. Returns float16.
     """
     # SOLUTION

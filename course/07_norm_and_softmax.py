@@ -130,7 +130,7 @@ def moments(x):
     """(mean, variance) of each channel over images and positions, float32, each of shape (channels,).
 
     x: a float16 array (images, channels, height, width). The variance is the biased one: divided by n, not n - 1. It
-    must be right for a channel with mean 1500 and variance 1, too.
+    must also be right for a channel with mean 1500 and variance 1.
     """
     # SOLUTION
     wide = x.astype(np.float32)

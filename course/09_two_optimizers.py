@@ -180,7 +180,7 @@ logits = np.float16([-20000, -3, 0.5, 9])
 print(f"yours {cross_entropy(logits, 1.0):.6f}, tinymp's {loss_of(mp.tensor(logits), 1.0).item():.6f}")
 
 # %% [markdown]
-# From here on `loss_of` is used: tinymp's, which has a backward, too.
+# From here on `loss_of` is used: tinymp's, which also has a backward.
 
 # %% [markdown]
 # ## 2. The discriminator's loss

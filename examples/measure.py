@@ -212,19 +212,6 @@ def draw_curve(axes: Any, values: list[float], label: str, **style: Any) -> None
     axes.plot(np.arange(len(smooth)) + window - 1, smooth, **style, label=label)
 
 
-def draw_bands(path: pathlib.Path, panels: dict[str, dict[str, Any]], steps: int) -> None:
-    """panels: {title: {name: a curve per seed}} over so many steps; the means, and pale the least and the most."""
-    with figure(path, (6 * len(panels), 4)) as whole:
-        for axes, (title, curves) in zip(whole.subplots(1, len(panels)), panels.items()):
-            for (name, values), color in zip(curves.items(), (*COLORS, "0.5")):
-                x = np.linspace(0, steps, len(values[0]))
-                axes.plot(x, np.mean(values, 0), color=color, label=name)
-                axes.fill_between(x, np.min(values, 0), np.max(values, 0), color=color, alpha=0.1)
-            apart = [np.mean(values) for values in curves.values()]
-            axes.set(xlabel="step", title=title, yscale="log" if max(apart) > 100 * min(apart) else "linear")
-            axes.legend(fontsize=9)
-
-
 def draw_exponents(axes: Any, runs: dict[str, dict[str, Any]]) -> None:
     """The exponents of the weight gradients as they were stored, and where FP16 ends."""
     for (name, run), color in zip(runs.items(), COLORS):

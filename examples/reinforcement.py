@@ -146,6 +146,19 @@ def main(arguments: list[str] | None = None) -> None:
     print(report(content, options.out))
 
 
+def draw_bands(path: pathlib.Path, panels: dict[str, dict[str, Any]], steps: int) -> None:
+    """panels: {title: {name: a curve per seed}} over so many steps; the means, and pale the least and the most."""
+    with measure.figure(path, (6 * len(panels), 4)) as whole:
+        for axes, (title, curves) in zip(whole.subplots(1, len(panels)), panels.items()):
+            for (name, values), color in zip(curves.items(), (*measure.COLORS, "0.5")):
+                x = np.linspace(0, steps, len(values[0]))
+                axes.plot(x, np.mean(values, 0), color=color, label=name)
+                axes.fill_between(x, np.min(values, 0), np.max(values, 0), color=color, alpha=0.1)
+            apart = [np.mean(values) for values in curves.values()]
+            axes.set(xlabel="step", title=title, yscale="log" if max(apart) > 100 * min(apart) else "linear")
+            axes.legend(fontsize=9)
+
+
 def report(content: dict[str, Any], folder: pathlib.Path) -> str:
     """The picture, into a folder, and the table."""
     runs, rows = content["runs"], []
@@ -161,7 +174,7 @@ def report(content: dict[str, Any], folder: pathlib.Path) -> str:
         "spreads": "Standard deviation of ln(pi / mu)",
     }
     curves = {title: {name: [run[of] for run in mine] for name, mine in runs.items()} for of, title in panels.items()}
-    measure.draw_bands(folder / "reinforcement.png", curves, content["steps"])
+    draw_bands(folder / "reinforcement.png", curves, content["steps"])
     head = "", "reward, last fifth, %", "less FP32's", "held out, %", "less FP32's", "ln(π/μ): deviation", "largest"
     return table(head, rows, "---")
 

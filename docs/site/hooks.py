@@ -62,9 +62,7 @@ def targets(page: File, links: Iterator[re.Match]) -> Iterator[tuple[re.Match, s
 def shown(path: str) -> str:
     """The page of a file or a folder, but for the file's lines, which `on_page_content` adds."""
     file = ROOT / path
-    lesson = (
-        path.startswith("course/") and file.suffix == ".ipynb"
-    )  # found by the search, and read from its own title on
+    lesson = path.startswith("course/") and file.suffix == ".ipynb"  # the search finds it, by its own title
     title, index = ("", "") if lesson else (f"title: {path}\n", "search: {exclude: true}\n")
     page = f"---\n{title}hide: [navigation, toc]\n{index}---\n\n" + (f"# {path}\n\n" if title else "")
     if file.is_dir():

@@ -38,7 +38,7 @@ MAPS = {"backbone": mp.FP32, "backbone.features": mp.MIXED, "backbone.extra": mp
 
 
 class Flip(NamedTuple):
-    """How a run differs from mixed precision with a dynamic scale.
+    """A difference to mixed precision with a dynamic scale.
 
     keep     of the model, as `Policy.cast` takes it
     change   is done to the FP32 model before it is cast
@@ -115,7 +115,7 @@ def run(flip: str, seed: int, steps: int, count: int, folder: pathlib.Path) -> d
 
 
 def compared(flips: list[str], seed: int, count: int, folder: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """How far each flip's gradients of `count` batches are from FP32's, at what the FP32 run of this seed learned.
+    """The distances of each flip's gradients of `count` batches from FP32's, at the weights of this seed's FP32 run.
 
     distance  |g - g32| / |g32|, the mean over the batches
     along     g g32 / |g32|^2 - 1, the mean and its standard error: 0 for an error without a direction
@@ -175,7 +175,7 @@ def backbone(seed: int, folder: pathlib.Path) -> list[Any]:
 
 
 def tested(masters: dict[str, Any], policy: mp.Policy, count: int) -> dict[str, float]:
-    """How well a model with these weights finds things under a policy, in per cent, and its loss.
+    """The scores of a model with these weights under a policy, in per cent, and its loss.
 
     mAP: of all scenes, over 101 recalls; table 2: of its 200 scenes over 11, as there.
     """
@@ -197,7 +197,7 @@ def tested(masters: dict[str, Any], policy: mp.Policy, count: int) -> dict[str, 
 
 
 def differences(runs: list[dict[str, Any]], flips: list[str], measure: str) -> str:
-    """What each flip changes, seed by seed: pairs, both means, the mean difference to the first flip, its standard
+    """The changes of each flip, seed by seed: pairs, both means, the mean difference to the first flip, its standard
     error and 95 % interval by Student's t.
     """
     of = {flip: {run["seed"]: run[measure] for run in runs if run["flip"] == flip} for flip in flips}

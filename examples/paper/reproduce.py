@@ -234,7 +234,7 @@ def put(folder: pathlib.Path, table: str, done: dict[Cell, trials.Trial], conten
 
 
 def markdown(table: str, done: dict[Cell, trials.Trial], content: dict[str, Any]) -> str:
-    """The paper's numbers beside ours, and what they cost. content: as in the JSON."""
+    """The paper's numbers and ours, and the cost of ours. content: as in the JSON."""
     module = TABLES[table]
     first, *others = settings = module.SETTINGS
     reported = any(network.paper for network in module.NETWORKS.values())

@@ -5,7 +5,7 @@ seeds, then with some of its modules kept in FP32 (`Policy.cast(model, keep=...)
 
 Matching. Let the FP32 runs end between `low` and `high`. Runs with other precision match if the mean of their measure
 lies within [low - margin, high + margin]. The margin is the spread of the FP32 runs, high - low, but at least 1 % of
-their mean's magnitude; or what `tolerance` says. It has two sides: a better result is another result, too. A run that
+their mean's magnitude; or what `tolerance` says. It has two sides: a better result is also another result. A run that
 ends with an error, or whose measure is not finite, does not match, and the seeds after it are not run. A run in which
 a loss scale above 1 made gradients overflow, and steps be skipped that FP32 did not skip, is another training: then
 nothing is searched, and the answer is to give the program a fixed scale.
