@@ -46,7 +46,6 @@ SETTINGS = {
 TITLE = __doc__
 MEASURE = "Less is better: " + ", ".join(f"of the {name} the {n.measure}" for name, n in NETWORKS.items())
 FACTOR, UNIT, SOURCES = 1, "examples", ("",)
-STEPS = BATCH = 0  # each row's own
 
 
 def label(source: str) -> str:
@@ -54,13 +53,15 @@ def label(source: str) -> str:
     return Path(source).name or "the program's own"
 
 
-def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
+def run(
+    name: str, source: str, setting: trials.Setting, seed: int, steps: int, batch: int, device: str
+) -> trials.Trial:
     """Train one model under one setting. The seed fixes weights and batches, whatever the setting."""
-    network, chosen, start = NETWORKS[name], SETTINGS[setting], time.process_time()
+    network, start = NETWORKS[name], time.process_time()
     if source or batch != network.batch:
         raise ValueError("--data, --batch: the rows of this table have their own data and batches")
     found = network.program.train(
-        chosen.policy, chosen.scaler(), seed=seed, steps=steps, device=device, **network.arguments
+        setting.policy, setting.scaler(), seed=seed, steps=steps, device=device, **network.arguments
     )
     score = 100 * (1 - found["accuracy"]) if network.program is cnn else found[found["measure"]]
     common = {f.name: found[f.name] for f in fields(measure.Run)}

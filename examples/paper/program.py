@@ -38,8 +38,9 @@ class Task:
     items: ClassVar[str]
     steps: ClassVar[int]
     batch: int
-    lr: ClassVar[float]
+    lr: float
     clip: ClassVar[float]
+    optimizer: Callable[..., optim.Optimizer]
 
     def __init__(self, batch: int, data: str | None) -> None:
         """Read the data. ValueError, OSError or ImportError say what is wrong with it, or with the options."""
@@ -78,12 +79,12 @@ def of(task: type[Task], doc: str, **more: dict[str, Any]) -> tuple[Callable[...
         steps: int = task.steps,
         device: str = "cpu",
         batch: int = task.batch,
-        lr: float = task.lr,
+        lr: float | None = None,
         data: str | None = None,
         **options: Any,
     ) -> dict[str, Any]:
         work = task(batch, data, **options)
-        trial, model = run(work, policy, scaler, seed=seed, steps=steps, device=device, lr=lr)
+        trial, model = run(work, policy, scaler, seed=seed, steps=steps, device=device, lr=lr or work.lr)
         scores = {f"held-out {name}": trial.scores[name] for name in task.measures}
         score = {"measure": next(iter(scores)), "higher_is_better": task.higher, "shown": (work, policy, model)}
         return {**trial.as_dict(), "zeros": trial.zeros, **scores, **score}

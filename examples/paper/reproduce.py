@@ -36,11 +36,11 @@ from tinymp.lab import shipped
 
 from .. import measure
 from ..measure import natural, positive
-from . import formats, sequences, table1, table2, trials
+from . import formats, loss_scales, sequences, table1, table2, trials
 
 TABLES: dict[str, Any] = {"table1": table1, "table2": table2}
 TABLES |= {table.name: table for table in (sequences.TABLE3, sequences.FIGURE4, sequences.FIGURE5)}
-TABLES["formats"] = formats
+TABLES |= {"formats": formats, "loss_scales": loss_scales}
 RESULTS = pathlib.Path(__file__).parents[2] / "docs" / "results"
 
 
@@ -61,7 +61,8 @@ def run(cell: Cell, start: bool = False) -> trials.Trial:
     """In a process of its own. start: end after two of the 50 parts of the curve, with the schedule of all."""
     mp.backend.cpu.keep_freed_memory()
     measure.Run.ends = {cell.steps: 2 * part(cell)} if start else {}
-    trial = TABLES[cell.table].run(*cell[1:])
+    module = TABLES[cell.table]
+    trial = module.run(*cell._replace(setting=module.SETTINGS[cell.setting])[1:])
     trial.commit = commit(str(pathlib.Path(__file__).parent))
     return trial
 
@@ -79,8 +80,10 @@ def cells(table: str, options: argparse.Namespace) -> Iterator[Cell]:
         for source, name, setting in itertools.product(*every):
             if name in (options.networks or module.NETWORKS):
                 own = module.NETWORKS[name]  # which may have sizes of its own
-                steps, batch = getattr(own, "steps", module.STEPS), getattr(own, "batch", module.BATCH)
-                sizes = options.steps or steps, options.batch or batch
+                sizes = (
+                    getattr(options, size) or getattr(own, size, None) or getattr(module, size.upper())
+                    for size in ("steps", "batch")
+                )
                 yield Cell(table, name, source, setting, seed, *sizes, options.device)
 
 

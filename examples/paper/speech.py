@@ -42,7 +42,11 @@ class Batch(NamedTuple):
 
 
 class Speech(program.Task):
-    """Characters from spectrograms. Mandarin is written without spaces: a word of its WER is a whole sentence."""
+    """Characters from spectrograms. Mandarin is written without spaces: a word of its WER is a whole sentence.
+
+    English is trained by SGD, as in Deep Speech 2. With it, small synthesised Mandarin hardly learns in 2,500 steps
+    (CER 40 %); with Adam it does.
+    """
 
     name, items, higher = "speech", "utterances", False
     own_data = True
@@ -52,6 +56,8 @@ class Speech(program.Task):
 
     def __init__(self, batch: int = batch, data: str | None = None, language: str = "english") -> None:
         super().__init__(batch, data)
+        if language == "mandarin":
+            self.optimizer, self.lr = functools.partial(optim.Adam, betas=(0.9, 0.98)), 2e-3  # type: ignore[assignment]
         if importlib.util.find_spec("jiwer") is None:
             raise ModuleNotFoundError(f"error rates need the package jiwer: {hint('speech')}", name="jiwer")
         corpus = read(language)

@@ -24,7 +24,7 @@ class Network(NamedTuple):
     label_smoothing: float = 0.0
 
 
-SETTINGS = ("FP32", "mixed, not scaled", "mixed, dynamic scale")
+SETTINGS = trials.settings("none", "dynamic")
 TITLE = __doc__
 MEASURE, FACTOR = "Top-1 accuracy, %", 100
 SOURCES, UNIT = ("mnist",), "images"
@@ -50,10 +50,11 @@ def label(source: str) -> str:
     return {"mnist": "MNIST, 5,000 digits", "digits": "scikit-learn's digits"}.get(source) or Path(source).name
 
 
-def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
+def run(
+    name: str, source: str, setting: trials.Setting, seed: int, steps: int, batch: int, device: str
+) -> trials.Trial:
     """Train one network under one setting. The seed fixes weights, order and shifts, whatever the setting."""
-    network, setting = NETWORKS[name], trials.SETTINGS[setting]
-    policy = setting.policy
+    network, policy = NETWORKS[name], setting.policy
     mp.manual_seed(seed)
     train_x, train_y, test_x, test_y = datasets.named(source, seed)
     if batch > len(train_x):

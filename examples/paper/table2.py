@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,6 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import data, nn, ops, optim
-from tinymp.audit.histograms import ACTIVATION_GRADIENT, Exponents
 
 from .. import measure, paper
 from . import scenes, trials
@@ -48,7 +46,7 @@ NETWORKS = {
     "Faster R-CNN": Network(faster_rcnn, 0.05, {"FP32": 69.1, "mixed, not scaled": 68.6, "mixed, scaled by 8": 69.7}),
     "Multibox SSD": Network(ssd, 0.02, {"FP32": 76.9, "mixed, not scaled": "diverges", "mixed, scaled by 8": 77.1}),
 }
-SETTINGS = tuple(trials.SETTINGS)
+SETTINGS = trials.settings("none", "8", "dynamic")
 TITLE = __doc__
 MEASURE, FACTOR = "Mean average precision at an IoU of 0.5 (VOC 2007), %", 100
 SOURCES, UNIT = ("mnist",), "scenes"
@@ -67,9 +65,11 @@ def _tested(source: str) -> scenes.Scenes:
     return scenes.Scenes(TESTED, 0, train=False, data=source)  # the same for all seeds
 
 
-def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
+def run(
+    name: str, source: str, setting: trials.Setting, seed: int, steps: int, batch: int, device: str
+) -> trials.Trial:
     """Train one detector under one setting, each step on new scenes. The seed fixes weights and scenes."""
-    network, policy = NETWORKS[name], trials.SETTINGS[setting].policy
+    network, policy = NETWORKS[name], setting.policy
     backbone = trained_backbone(source, seed, device)
     mp.manual_seed(seed)
     train, test = scenes.Scenes(steps * batch, seed, train=True, data=source), _tested(source)
@@ -85,17 +85,8 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
     def loss_of(model: nn.Module, batch: tuple) -> mp.Tensor:
         return sum(model(*batch).values())
 
-    # What figure 3 shows: of an FP32 run, for what FP16 would lose must not have been lost already
-    gradients = Exponents()
-    watched = policy is mp.FP32
-
-    def watch(step: int) -> AbstractContextManager:
-        return mp.audit(gradients) if watched and step % 50 == 0 else nullcontext()
-
-    how = {"optimizer": sgd(model, network.lr), "clip": 10.0, "batch": batch, "watch": watch}
-    trial = trials.train(model, policy, trials.SETTINGS[setting].scaler(), batches(), loss_of, steps, **how)
-    if watched:
-        trial.kept["activation gradients"] = counted(gradients)
+    how = {"optimizer": sgd(model, network.lr), "clip": 10.0, "batch": batch}
+    trial = trials.train(model, policy, setting.scaler(), batches(), loss_of, steps, **how)
     found = detected(model, policy, test, batch, device)
     trial.score = mean_average_precision(found, [test[i][1] for i in range(len(test))])
     trial.kept["found"] = [sure(one) for one in found[:SHOWN]]
@@ -151,16 +142,6 @@ def sure(found: dict[str, np.ndarray]) -> dict[str, list]:
     return {name: values[found["scores"] > 0.5].tolist() for name, values in found.items()}
 
 
-def counted(gradients: Exponents) -> dict[str, Any]:
-    """The exponents of all activation gradients, and the shares of those not zero that FP16 would lose."""
-    run = measure.Run(policy="FP32")
-    for tensor in gradients.as_dict()["tensors"]:
-        if tensor["role"] == ACTIVATION_GRADIENT:
-            run.count_exponents(tensor["lowest"], tensor["counts"], tensor["zeros"])
-    lost = {scale: gradients.share_lost(ACTIVATION_GRADIENT, scale)._asdict() for scale in (1.0, 8.0, 1024.0)}
-    return {"exponents": run.gradient_exponents, "zeros": run.zero_gradients, "lost": lost}
-
-
 def draw(folder: Path, done: dict[Any, trials.Trial]) -> None:
     """figure3.png: SSD's activation gradients; boxes.png: what was found."""
     counted = {c.name: t.kept["activation gradients"] for c, t in done.items() if "activation gradients" in t.kept}
@@ -175,7 +156,8 @@ def draw_gradients(path: Path, counted: dict[str, dict]) -> None:
         for one, (name, kept) in zip(axes.flat, counted.items()):
             run = {"gradient_exponents": kept["exponents"], "zero_gradients": kept["zeros"], "loss_scale": 1}
             measure.draw_exponents(one, {"FP32": run})
-            lost = ", ".join(f"{shares['zero']:.2%} at S = {float(scale):g}" for scale, shares in kept["lost"].items())
+            shares = {float(scale): lost["zero"] for scale, lost in kept["lost"].items()}
+            lost = ", ".join(f"{shares[scale]:.2%} at S = {scale:g}" for scale in (1.0, 8.0, 1024.0))
             one.set_title(f"{name}, activation gradients in FP32\nzero in FP16, of those not zero: {lost}", fontsize=10)
             one.set(ylabel="share of all activation gradients, %")
             one.legend(loc="center right", fontsize=9)

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,15 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import nn, optim
+from tinymp.audit.histograms import ACTIVATION_GRADIENT, Exponents
 from tinymp.gradients import values_of
 from tinymp.precision import MOVEMENT
 
 from .. import measure
 from ..measure import loss_scaler
+
+AUDITED = 50  # one step in so many
+LOST_AT = tuple(2.0**k for k in range(-8, 17))  # loss scales
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,6 @@ def settings(*scales: str) -> dict[str, Setting]:
     return {"FP32": Setting(mp.FP32, "none"), **mixed}
 
 
-SETTINGS = settings("none", "8", "dynamic")
-
-
 @dataclass
 class Trial(measure.Run):
     """The numbers of one run.
@@ -51,7 +52,8 @@ class Trial(measure.Run):
     score        on the test set, the measure of its table, such as top-1 accuracy; scores: all measures, by name
     seconds      of work on all cores, in training alone
     zero_shares  (step, share of all values which that step's backward wrote as gradients that are 0)
-    kept         what the program wants to keep of the trained model, such as the boxes that it finds
+    kept         what the program wants to keep, such as the boxes that it finds; of an FP32 run its activation
+                 gradients: see `counted`
     commit       of the code that ran, "-dirty" if it differed from it
     """
 
@@ -110,16 +112,16 @@ def train(
     optimizer: optim.Optimizer,
     clip: float,
     batch: int,
-    watch: Callable[[int], AbstractContextManager] = nullcontext,
 ) -> Trial:
     """Train `model`, which `policy` has cast, for `steps` batches.
 
     The optimizer's learning rate rises to what it is over the first tenth of the steps, and falls as a cosine. clip:
     the largest norm of all gradients together. The settings of a table share these numbers (MPT section 4.1: the
-    hyper-parameters of FP32). batch: the examples of a step; watch(step) is what that step runs in, such as an audit.
-    On a GPU, steps whose batch is a tuple of Tensors or arrays are captured.
+    hyper-parameters of FP32). batch: the examples of a step. Of an FP32 run every fiftieth step is audited: it shows
+    what FP16 would lose, and has not lost it already. On a GPU, steps whose batch is a tuple of Tensors or arrays are
+    captured.
     """
-    run, cpu = Trial(policy=policy.name), time.process_time()
+    run, cpu, gradients = Trial(policy=policy.name), time.process_time(), Exponents()
     warm_up = steps // 10 + 1
     rising = optim.LinearLR(optimizer, start_factor=1 / warm_up, total_iters=warm_up)
     falling = optim.CosineAnnealingLR(optimizer, T_max=max(steps - warm_up, 1))
@@ -140,9 +142,10 @@ def train(
     with mp.use(policy), run:  # one that diverges ends here: that is what a table wants to know
         for i, examples in enumerate(run.steps(steps, batches)):
             zeros, looked_at = Zeros(), i % measure.EVERY == 0
+            audited = mp.audit(gradients) if policy is mp.FP32 and i % AUDITED == 0 else nullcontext()
             whole = type(examples) is tuple and all(isinstance(x, (mp.Tensor, np.ndarray)) for x in examples)
             tensors = [mp.tensor(x).to(device) for x in examples] if whole else []
-            with watch(i), mp.observe(zeros) if looked_at else nullcontext():
+            with audited, mp.observe(zeros) if looked_at else nullcontext():
                 loss, result = graph(*tensors) if whole else step(examples)
             if looked_at:
                 run.zero_shares.append((i, zeros.zeros / zeros.values))
@@ -150,7 +153,21 @@ def train(
             run.note(loss, result)
     run.seconds = time.process_time() - cpu
     run.end(scaler, batch)
+    if policy is mp.FP32:
+        run.kept["activation gradients"] = counted(gradients)
     return run
+
+
+def counted(gradients: Exponents) -> dict[str, Any]:
+    """The exponents of all activation gradients, how many are zeros, and of the others the shares that FP16 would
+    lose: {scale: {"zero": ..., "subnormal": ..., "overflow": ...}}.
+    """
+    run = measure.Run(policy="FP32")
+    for tensor in gradients.as_dict()["tensors"]:
+        if tensor["role"] == ACTIVATION_GRADIENT:
+            run.count_exponents(tensor["lowest"], tensor["counts"], tensor["zeros"])
+    lost = {scale: gradients.share_lost(ACTIVATION_GRADIENT, scale)._asdict() for scale in LOST_AT}
+    return {"exponents": run.gradient_exponents, "zeros": run.zero_gradients, "lost": lost}
 
 
 def table(head: Sequence, rows: Iterable[Sequence], numbers: str = "---:") -> str:

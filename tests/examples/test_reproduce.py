@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from examples.paper import formats, reproduce, table2, text, trials
+from examples.paper import formats, loss_scales, reproduce, table2, text, trials
 from tinymp.checkpoint import writing
 
 pytest.importorskip("matplotlib")
@@ -93,6 +93,31 @@ def test_formats(small, tmp_path, here, ran, monkeypatch):
     first = {s: by["MNIST CNN", s]["curve"][0] for s in formats.SETTINGS}  # the same weights, the same batch
     for setting, away in ((formats.NOT_SCALED, 2e-3), ("BF16", 2e-2), ("FP8", 0.2)):
         assert first[setting] == pytest.approx(first["FP32"], rel=away) and first["FP8"] != first["BF16"]
+
+
+def test_loss_scales(tmp_path, here, ran, monkeypatch):
+    """Nine scales, a picture, and of FP32 what FP16 would lose at each."""
+    (tmp_path / "novel").write_text(SENTENCES, "utf-8")
+    network = loss_scales.NETWORKS["LSTM, 2 layers"]._replace(source=str(tmp_path / "novel"), batch=2, steps=8)
+    monkeypatch.setattr(loss_scales, "NETWORKS", {"LSTM, 2 layers": network})
+    runs = ran("loss_scales")[1]
+    assert {run["loss_scale"] for run in runs if run["policy"] == "MIXED"} == set(loss_scales.SCALES)
+    (lost,) = (run["kept"]["activation gradients"]["lost"] for run in runs if run["policy"] == "FP32")
+    assert len(runs) == 10 and lost["0.00390625"]["zero"] > lost["1.0"]["zero"] > lost["65536.0"]["zero"]
+    assert (tmp_path / "out" / "loss_scales.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_verdict():
+    """FP32 fell from 5 to 1 (0.9 to 1.1): what others reached."""
+    fp32 = [0.9, 1.0, 1.1]
+    for found, word, fall in (
+        ([1.0, 1.1, 1.3], "as FP32", 0.967),
+        ([0.1, 0.1, 0.1], "as FP32", 1.225),
+        ([2.0, 2.0, 2.0], "loses", 0.75),
+        ([5.1, 5.1, 5.1], "stalls", -0.025),
+    ):
+        assert loss_scales.verdict(found, fp32, 5.0) == (word, pytest.approx(fall, abs=1e-3))
+    assert loss_scales.verdict([1.0, float("nan"), 1.0], fp32, 5.0)[0] == "ends"
 
 
 def test_what_is_finished_is_not_run_again(here, digits, ran, tmp_path, monkeypatch):
