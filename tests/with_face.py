@@ -5,9 +5,8 @@ from functools import cache
 
 import tinymp as mp
 from tinymp import backend
-from tinymp.autograd import Backward
 
-CLASSES = (mp.Tensor, mp.nn.Module, mp.nn.functions.Function, Backward)
+CLASSES = (mp.Tensor, mp.nn.Module, mp.nn.functions.Function)
 
 
 @cache

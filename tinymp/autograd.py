@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, copy_context
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -103,6 +104,13 @@ class Variable:
 
     version = property(lambda self: self._version[0], doc="The number of changes of its memory in place.")
 
+    def replace_grad(self, array: Any, scale: Any) -> None:
+        """Give this leaf another gradient. What the program holds as `grad` becomes it: PyTorch changes it in place."""
+        held, old = gradients_held.get(id(self)), self.grad_array
+        self.grad_array, self.grad_scale = array, scale  # on one line: an interrupt finds both or neither
+        if held is not None and held.array is old and hasattr(array, "strides"):
+            held.array, held.grad_scale = array, scale
+
     def bump_version(self) -> None:
         """Count a change of its memory in place, so that the backward of an op that saved this memory raises.
 
@@ -110,6 +118,9 @@ class Variable:
         """
         self._version[0] += 1
 
+
+# What `grad` has returned, while the program holds it, by id(leaf): `p.grad is p.grad`, as in PyTorch.
+gradients_held: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 # Public names of forward's short arguments; an op whose arguments have other public names gives `arguments`.
 _PUBLIC = {"x": "input", "y": "other", "w": "weight", "b": "bias"}
@@ -417,4 +428,4 @@ class Backward:
                 if id(owner) in owned or owner.nbytes != dx.nbytes or not backend.writeable(dx):
                     dx = dx.copy()
                 owned.add(id(backend.owner_of(dx)))
-            leaf.grad_array, leaf.grad_scale = dx, scale
+            leaf.replace_grad(dx, scale)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 
 from . import backend, dtypes
-from .autograd import Array, Backward, Op, Variable, is_grad_enabled
+from .autograd import Array, Backward, Op, Variable, gradients_held, is_grad_enabled
 from .backend.extras import Held
 from .dtypes import FLOATING, HALVES, float32, float64, real, require_fit
 from .events import flag, quietly, type_name
@@ -253,10 +252,6 @@ for _name in _SPECIAL.split():
     setattr(Tensor, f"__{_name}__", Held(f"ops.more.protocols.__{_name}__"))
 for _name in ("dim", "size", "zero_"):
     setattr(Tensor, _name, Held(f"ops.more.protocols.{_name}"))
-
-
-# Live Gradient objects by id(leaf): `p.grad is p.grad`, as in PyTorch.
-gradients_held: WeakValueDictionary[int, Gradient] = WeakValueDictionary()
 
 
 def array_of(how: str, x: Any) -> Array:

@@ -64,7 +64,7 @@ class _Gradients(Observer):
 
     def put_back(self) -> None:
         for leaf, grad, scale in self.before.values():
-            leaf.grad_array, leaf.grad_scale = grad, scale
+            leaf.replace_grad(grad, scale)
 
 
 # What a capture refused, and what to do about it

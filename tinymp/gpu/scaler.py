@@ -221,7 +221,7 @@ def find_overflow(scaler: LossScaler, optimizer: Any, params: list[Parameter], u
         rows = [arrays.get(p) for p in optimizer.parameters()]
         many.launch(gpu.xp, rows, found, number * PLACES, *values)
         for p in arrays if unscale else ():
-            p.grad_array, p.grad_scale = with_values(p.grad_array, arrays[p][1]), 1.0
+            p.replace_grad(with_values(p.grad_array, arrays[p][1]), 1.0)
 
 
 @fast_path(LossScaler.should_skip)

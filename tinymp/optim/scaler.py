@@ -250,7 +250,7 @@ class LossScaler:
         if bad is not None:
             self._now.overflows[optimizer] = self._now.overflows.get(optimizer) or optimizer.label(params[bad])
         for p in params if unscale else ():
-            p.grad_array, p.grad_scale = unscaled(p), 1.0  # on one line: an interrupt finds both or neither
+            p.replace_grad(unscaled(p), 1.0)
 
     @on_device
     def should_skip(self, optimizer: Optimizer) -> Any:

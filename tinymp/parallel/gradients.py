@@ -214,7 +214,7 @@ class DistributedDataParallel(Observer):
             if bucket.dtype != float16:
                 bucket.buffer /= self.group.size
             for p in bucket.params:
-                p.grad_array = bucket.buffer[self._places[id(p)][1]].reshape(p.shape)
+                p.replace_grad(bucket.buffer[self._places[id(p)][1]].reshape(p.shape), p.grad_scale)
             bucket.begin()
         self.waited += time.perf_counter() - began
         self.passes += 1

@@ -26,7 +26,6 @@ from ..nn.more.keep import kept_policy
 from ..optim import DynamicLossScaler, Optimizer
 from ..precision import DOT, FP32, POLICIES, Policy, policy_in_use
 from ..tensor import Tensor
-from .methods import following
 
 __all__ = ["GradScaler", "autocast", "prepare"]
 
@@ -180,7 +179,6 @@ class GradScaler(DynamicLossScaler):
             return type(outputs)(map(super().scale, outputs))
         return super().scale(outputs)
 
-    @following
     def unscale_(self, optimizer: Optimizer) -> None:
         """See LossScaler.unscale_."""
         if self._enabled:

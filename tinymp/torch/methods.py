@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import operator
-from functools import wraps
 from typing import Any
 
 import numpy as np
 
 from .. import ops
 from ..arguments import called
-from ..autograd import Backward
 from ..backend.extras import Held, held
 from ..dtypes import FLOATING, as_dtype
 from ..nn import Embedding, init
 from ..nn.functions import Function
 from ..nn.module import Module
 from ..precision import FP32, Policy
-from ..tensor import Tensor, gradients_held
+from ..tensor import Tensor
 from .different import MISSING
 from .types import DTYPES, Size, lengths
 
@@ -190,20 +188,6 @@ def _absent(x: Tensor, name: str) -> Any:
     raise AttributeError(f"'{type(x).__name__}' object has no attribute '{name}' in tinymp; {MISSING}")
 
 
-def following(change: Any) -> Any:
-    """A function that changes gradients, after which a `p.grad` that the program holds has the new numbers."""
-
-    @wraps(change)
-    def function(*args: Any, **options: Any) -> Any:
-        now = [g for g in gradients_held.values() if g.array is g.leaf.grad_array]
-        found = change(*args, **options)
-        for g in now:
-            g.array, g.grad_scale = g.leaf.grad_array, g.leaf.grad_scale
-        return found
-
-    return function
-
-
 TENSOR: dict[str, Any] = {
     **{name: _of_held(name) for name in METHODS.split()},
     **{f"{name}_": _of_held(name, True) for name in IN_PLACE.split()},
@@ -314,7 +298,6 @@ def install() -> None:
     """Add the methods. A second call does nothing."""
     if not hasattr(Tensor, "view_as"):
         Function.__call__ = _called  # type: ignore[method-assign,assignment]
-        Backward.deposit = following(Backward.deposit)  # type: ignore[method-assign]
         for name, x in TENSOR.items():
             if not hasattr(Tensor, name):
                 setattr(Tensor, name, x)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+import tinymp as mp
 from oracle import device_array, host, randn
-from tinymp import optim
+from tinymp import nn, optim
 from tinymp.parameter import Parameter
 
 
@@ -44,6 +45,33 @@ def test_value_and_fp16_gradients_whose_squares_overflow_fp16():
     np.testing.assert_allclose(host(q.grad), 0.5, rtol=1e-6)
     q.grad = None
     assert optim.clip_grad_norm_([q], 1.0).item() == 0 and q.grad is None
+
+
+def test_a_gradient_that_the_program_holds_follows():
+    """As in PyTorch, which changes it in place: a second backward, unscaling, clipping; not what comes after None."""
+    model, scaler = mp.MIXED.cast(nn.Linear(2, 1, bias=False)), optim.StaticLossScaler(8.0)
+    p, optimizer = model.weight, optim.SGD(model.parameters(), lr=0.1)
+
+    def backward():
+        with mp.use(mp.MIXED):
+            scaler.scale(model(mp.MIXED.cast(mp.tensor([[3.0, 4.0]]))).float().sum()).backward()
+
+    backward()
+    g = p.grad
+    assert g.dtype == "float16"
+    for change, expected in (
+        (backward, [48, 64]),
+        (lambda: scaler.unscale_(optimizer), [6, 8]),
+        (lambda: optim.clip_grad_norm_(p, 5.0), [3, 4]),
+        (lambda: optim.clip_grad_value_(p, 3.5), [3, 3.5]),
+    ):
+        change()
+        assert g is p.grad and g.grad_scale == p.grad_scale
+        np.testing.assert_allclose(host(g)[0], expected, rtol=1e-6)
+    optimizer.zero_grad()
+    backward()
+    np.testing.assert_allclose(host(g)[0], [3, 3.5], rtol=1e-6)
+    np.testing.assert_array_equal(host(p.grad)[0], [24, 32])
 
 
 @pytest.mark.parametrize("clip", [optim.clip_grad_norm_, optim.clip_grad_value_])

@@ -25,7 +25,7 @@ def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: fl
     limit = number("clip_grad_value_", "clip_value", clip_value, 0)
     for p in with_gradient("clip_grad_value_", parameters):
         g = widen(values_of(p.grad_array))
-        p.grad_array = with_values(p.grad_array, backend.of(g).xp.clip(g, -limit, limit))
+        p.replace_grad(with_values(p.grad_array, backend.of(g).xp.clip(g, -limit, limit)), 1.0)
 
 
 def norm_p(order: float) -> Callable[[list[Tensor]], Array]:

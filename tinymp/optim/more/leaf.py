@@ -35,6 +35,9 @@ class Leaf(Parameter):
     grad_array, grad_scale, grad_fn = _of_leaf("grad_array"), _of_leaf("grad_scale"), _of_leaf("grad_fn")
     requires_grad = _of_leaf("requires_grad")
 
+    def replace_grad(self, array: Any, scale: Any) -> None:
+        self.leaf.replace_grad(array, scale)
+
 
 def leaf(entry: Any) -> Any:
     """entry as an optimizer takes it: a Tensor that is no Parameter as its Leaf. ValueError for results of ops."""

@@ -62,7 +62,7 @@ class Optimizer(_optim.Optimizer):
         """See Optimizer.finish. `made` is the number of steps, and the result of the last, for schedules."""
         if self._own and ready and not skip:
             for _, p in ready:
-                p.grad_array, p.grad_scale = _unscaled(p), 1.0
+                p.replace_grad(_unscaled(p), 1.0)
             self.step()
             _statistics.settle(False, self.parameters())
             result = _StepResult.APPLIED
