@@ -74,6 +74,11 @@ def times(w: Array, rows: Array) -> Array:
     return gemm(w, rows.T, wide=True).T
 
 
+def blocks(x: Array, n: int) -> list[Array]:
+    """The n blocks of columns of x (rows, n H), views of it. `split` of the libraries takes seven times as long."""
+    return [*x.reshape(len(x), n, x.shape[1] // n).swapaxes(0, 1)]
+
+
 class Recurrent(Op):
     """The base of LSTM and GRU: their input x (T, B, D), one product with it over all steps, running states."""
 
@@ -127,8 +132,8 @@ class LSTM(Recurrent):
             wide = f * widen(c) + i * g
             return (*[store(y, like=c) for y in (i, f, g, o, wide, o * self.xp.tanh(wide))],)
 
-        gates = self.xp.split(z, 4, 1)
-        self.device.map_into((*gates, cell, h), step, c, *gates, *self.xp.split(m, 4, 1))
+        gates = blocks(z, 4)
+        self.device.map_into((*gates, cell, h), step, c, *gates, *blocks(m, 4))
 
     def unit_backward(self, gates: Array, cell: Array, before: Array, d: Array, dy: Any, dc: Array, dz: Array) -> None:
         """The backward of a step, in place: it writes dz (n, 4 H), and dc, FP32, for the step before.
@@ -142,8 +147,8 @@ class LSTM(Recurrent):
             slopes = dc * g * (i - i * i), dc * widen(before) * (f - f * f), dc * i * (1 - g * g), d * t * (o - o * o)
             return *[store(y, like=cell) for y in slopes], dc * f
 
-        targets = *self.xp.split(dz, 4, 1), dc
-        self.device.map_into(targets, step, cell, before, d, dy, dc, *self.xp.split(gates, 4, 1))
+        targets = *blocks(dz, 4), dc
+        self.device.map_into(targets, step, cell, before, d, dy, dc, *blocks(gates, 4))
 
     def backward(self, dy: Array | None, dh_n: Array | None, dc_n: Array | None) -> tuple:
         x, w_ih, w_hh, h_first, c_first, gates, cells, y = self.saved

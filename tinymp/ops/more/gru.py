@@ -11,7 +11,7 @@ from ...autograd import Array
 from ...precision import gemm, reduce, store, widen
 from ...tensor import Tensor
 from ..dot import linear
-from ..recurrent import Recurrent, Steps, check, sequence_steps, times
+from ..recurrent import Recurrent, Steps, blocks, check, sequence_steps, times
 from ..unary import sigmoid, sigmoid_of, tanh
 from .views import chunk
 
@@ -44,7 +44,7 @@ class GRU(Recurrent):
 
         biases = [] if b_hh is None else xp.split(b_hh, 3)
         for rows, count in steps.rows:
-            parts, m = xp.split(gates[rows], 3, 1), xp.split(times(w_hh, h[:count]), 3, 1)
+            parts, m = blocks(gates[rows], 3), blocks(times(w_hh, h[:count]), 3)
             self.device.map_into((*parts, inner[rows], outputs[rows]), step, h[:count], *parts, *m, *biases)
             h = steps.after(h, outputs[rows])
         y = steps.unpack(outputs)
@@ -66,9 +66,9 @@ class GRU(Recurrent):
             return *[store(y, like=before) for y in (dr, dz, dn, dr, dz, dn * r)], d * z
 
         for rows, count in steps.rows[::-1]:
-            targets = *xp.split(dp[rows], 3, 1), *xp.split(dm[rows], 3, 1), past[:count]
+            targets = *blocks(dp[rows], 3), *blocks(dm[rows], 3), past[:count]
             g = None if dys is None else dys[rows]
-            parts = before[rows], inner[rows], *xp.split(gates[rows], 3, 1)
+            parts = before[rows], inner[rows], *blocks(gates[rows], 3)
             self.device.map_into(targets, step, dh[:count], g, *parts)
             self.device.map_into((dh[:count],), lambda d, past: (d + past,), times(w_hh.T, dm[rows]), past[:count])
         return (
