@@ -31,8 +31,8 @@ class Network(NamedTuple):
 
 NETWORKS = {
     "AlexNet": Network(table1, "mnist", 250, 32, "top-1 accuracy, %", 100, {}),
-    "Multibox SSD": Network(table2, "mnist", 200, 8, "mAP, %", 100, {}),
-    "LSTM, 2 layers": Network(sequences.FIGURE5, "", 160, 64, "perplexity", 1, {}),
+    "Multibox SSD": Network(table2, "mnist", 160, 8, "mAP, %", 100, {}),
+    "LSTM, 2 layers": Network(sequences.FIGURE5, "", 120, 64, "perplexity", 1, {}),
 }
 TITLE = __doc__
 MEASURE = "Held out: " + ", ".join(f"of {name} {n.measure}" for name, n in NETWORKS.items())
