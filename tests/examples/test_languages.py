@@ -64,6 +64,9 @@ def test_it_hears(tmp_path, monkeypatch, capsys):
     assert runs["mixed"]["curve"][0] == pytest.approx(runs["fp32"]["curve"][0], rel=1e-2)
     assert all(run["score"] == run["held-out CER"] > 0 for run in runs.values())
     assert (tmp_path / "alignment.png").exists()
+    batches = speech.Speech(1, language="mandarin").batches(0)
+    first, second = ([next(batches).lengths[0] for _ in range(8)] for _ in range(2))
+    assert first == sorted(second) != second  # of the first epoch alone the shortest utterances come first
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
