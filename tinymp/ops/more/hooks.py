@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from itertools import count
 from math import inf
 from typing import Any
@@ -89,6 +90,7 @@ def hooks_of(how: str, x: Tensor) -> dict:
 
 
 def _hearing(deposit: Callable) -> Callable:
+    @wraps(deposit)
     def method(self: Backward) -> None:
         for slot in self.leaves.values():
             if hooks := _leaves.get(id(slot[0])):
