@@ -140,7 +140,10 @@ class Translation(program.Task):
         for label, (policy, model) in models.items():
             with mp.no_grad(), mp.use(policy):
                 found[label] = self.translations(model, shown)
-        draw_attention(folder / "attention.png", found, [source for source, _ in self.corpus.held_out])
+        sources = [source for source, _ in self.corpus.held_out[:shown]]
+        drawn = sorted(range(shown), key=lambda i: -len(sources[i]))[:DRAWN]  # the longest
+        some = {label: [translations[i] for i in drawn] for label, translations in found.items()}
+        draw_attention(folder / "attention.png", some, [sources[i] for i in drawn])
         width = max(map(len, ["reference", *found]))
         lines = []
         for i, (source, target) in enumerate(self.corpus.held_out[:shown]):
