@@ -29,8 +29,8 @@ from tests.browser.inside import LENGTH
 
 ROOT = Path(__file__).parent.parent
 ENOUGH = 500
-# These figures may only fall. On 29 November: lessons 2, 7 and 8 became shorter (one line and five more); a gradient that
-# a program holds follows in the core, no longer in the face alone (one line)
+# These figures may only fall. On 29 November lessons 2, 7 and 8 became shorter (one line and five more), and what
+# follows a gradient that a program holds moved from the face to the core (one line).
 MOST = 67, 277
 EXAMPLE = "from examples import {0}; {0}.main(['--out', 'out', '--steps', '{1}', *{2!r}])"
 OPTIONS: list[list[str]] = [
