@@ -68,6 +68,7 @@ def verdict(found: list[float], fp32: list[float], start: float) -> tuple[str, f
     "as FP32"  the mean difference is at most FP32's spread over the seeds
     "loses"    another difference, but the fall is at least half of FP32's
     "stalls"   less than that
+    "diverges" the loss is above its start, by a tenth of FP32's fall at least
     "ends"     no loss is left in one of the seeds: NaN, or ten steps in a row were skipped
     """
     if not np.isfinite(found).all():
@@ -76,10 +77,10 @@ def verdict(found: list[float], fp32: list[float], start: float) -> tuple[str, f
     fall = (start - mean) / (start - like) if start != like else np.nan
     if mean - like <= max(fp32) - min(fp32):
         return "as FP32", fall
-    return ("loses" if fall >= 0.5 else "stalls"), fall
+    return ("loses" if fall >= 0.5 else "stalls" if fall > -0.1 else "diverges"), fall
 
 
-COLORS = {"as FP32": "#cfe8d5", "loses": "#fbe3a8", "stalls": "#f0a58f", "ends": "#b9a7c9"}
+COLORS = {"as FP32": "#cfe8d5", "loses": "#fbe3a8", "stalls": "#f3c19d", "diverges": "#e88d7d", "ends": "#b9a7c9"}
 
 
 def draw(folder: Path, done: dict[Any, trials.Trial]) -> None:
@@ -111,7 +112,7 @@ def draw_map(axes: Any, name: str, mine: dict[tuple[str, int], tuple[trials.Tria
     axes.set_yticks(range(len(SCALES)), [f"$2^{{{int(np.log2(scale))}}}$" for scale in SCALES])
     axes.set_title(f"{name}: the loss's fall\nas a share of FP32's", fontsize=11)
     handles = [_square(0, 0, color) for color in COLORS.values()]
-    axes.legend(handles, COLORS, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=4, frameon=False, fontsize=9)
+    axes.legend(handles, COLORS, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, frameon=False, fontsize=9)
 
 
 def draw_lost(axes: Any, lost: list[dict[str, dict[str, float]]]) -> None:

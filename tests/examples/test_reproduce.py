@@ -115,6 +115,7 @@ def test_verdict():
         ([0.1, 0.1, 0.1], "as FP32", 1.225),
         ([2.0, 2.0, 2.0], "loses", 0.75),
         ([5.1, 5.1, 5.1], "stalls", -0.025),
+        ([9.0, 9.0, 9.0], "diverges", -1.0),
     ):
         assert loss_scales.verdict(found, fp32, 5.0) == (word, pytest.approx(fall, abs=1e-3))
     assert loss_scales.verdict([1.0, float("nan"), 1.0], fp32, 5.0)[0] == "ends"
