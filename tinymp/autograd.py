@@ -119,7 +119,7 @@ class Variable:
         self._version[0] += 1
 
 
-# What `grad` has returned, while the program holds it, by id(leaf): `p.grad is p.grad`, as in PyTorch.
+# By id(leaf) the Gradient that `grad` has returned and the program holds, so that `p.grad is p.grad`, as in PyTorch.
 gradients_held: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 # Public names of forward's short arguments; an op whose arguments have other public names gives `arguments`.

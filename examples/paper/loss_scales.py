@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,6 @@ from . import sequences, table1, table2, trials
 
 SCALES = tuple(2.0**k for k in (16, 12, 9, 6, 3, 0, -3, -6, -8))
 SETTINGS = trials.settings(*(f"{scale:g}" for scale in SCALES))
-SCALED = dict(zip(list(SETTINGS)[1:], SCALES))
 PARTS = (1 / 8, 1 / 4, 1 / 2, 1)  # of the steps, after which losses are compared
 
 
@@ -62,7 +62,7 @@ def losses(trial: trials.Trial, steps: int) -> list[float]:
     return [float(np.mean(trial.curve[int(0.8 * n) : n])) if n <= len(trial.curve) else np.nan for n in ends]
 
 
-def verdict(found: list[float], fp32: list[float], start: float) -> tuple[str, float]:
+def verdict(found: Sequence[float], fp32: Sequence[float], start: float) -> tuple[str, float]:
     """The verdict on losses of some seeds, after FP32's of the same, and the share of FP32's fall from `start`.
 
     "as FP32"  the mean difference is at most FP32's spread over the seeds
@@ -84,26 +84,26 @@ COLORS = {"as FP32": "#cfe8d5", "loses": "#fbe3a8", "stalls": "#f3c19d", "diverg
 
 
 def draw(folder: Path, done: dict[Any, trials.Trial]) -> None:
-    """loss_scales.png: for each network the verdict over scale and steps, beside it what FP16 would lose of the
-    gradients at that scale.
+    """loss_scales.png shows for each network the verdict over scale and steps, and next to it the share of gradients
+    that FP16 would lose at that scale.
     """
     names = [name for name in NETWORKS if any(cell.name == name for cell in done)]
     with trials.figure(folder / "loss_scales.png", 1, 2 * len(names), (6.4 * len(names), 5.4)) as axes:
         for (left, right), name in zip(axes.reshape(-1, 2), names):
-            mine = {(c.setting, c.seed): (t, c.steps) for c, t in done.items() if c.name == name}
-            draw_map(left, name, mine)
-            draw_lost(right, [t.kept["activation gradients"]["lost"] for (s, _), (t, _) in mine.items() if s == "FP32"])
+            mine = {(cell.setting, cell.seed): trial for cell, trial in done.items() if cell.name == name}
+            draw_map(left, name, mine, next(cell.steps for cell in done if cell.name == name))
+            draw_lost(right, [t.kept["activation gradients"]["lost"] for (s, _), t in mine.items() if s == "FP32"])
 
 
-def draw_map(axes: Any, name: str, mine: dict[tuple[str, int], tuple[trials.Trial, int]]) -> None:
-    """A row for each scale, a column for each of PARTS. mine: {(setting, seed): (trial, steps)}."""
-    fp32 = {seed: trial for (setting, seed), (trial, _) in mine.items() if setting == "FP32"}
-    start, steps = statistics.fmean(t.curve[0] for t in fp32.values()), next(iter(mine.values()))[1]
-    for row, setting in enumerate(SCALED):
-        both = [(mine[setting, seed][0], t) for seed, t in fp32.items() if (setting, seed) in mine]
-        columns = zip(*([*map(list, zip(losses(t, steps), losses(like, steps)))] for t, like in both))
-        for column, pairs in enumerate(columns):
-            word, fall = verdict(*map(list, zip(*pairs)), start)
+def draw_map(axes: Any, name: str, mine: dict[tuple[str, int], trials.Trial], steps: int) -> None:
+    """A row for each scale, a column for each of PARTS. mine: {(setting, seed): trial}."""
+    fp32, *scaled = SETTINGS
+    start = statistics.fmean(trial.curve[0] for (setting, _), trial in mine.items() if setting == fp32)
+    for row, setting in enumerate(scaled):
+        seeds = [seed for s, seed in mine if s == setting and (fp32, seed) in mine]
+        found, like = (np.array([losses(mine[s, seed], steps) for seed in seeds]) for s in (setting, fp32))
+        for column, of_part in enumerate(zip(found.T, like.T)):
+            word, fall = verdict(*of_part, start)
             axes.add_patch(_square(column, row, COLORS[word]))
             text = word if np.isnan(fall) else f"{fall:.0%}"
             axes.text(column, row, text, ha="center", va="center", fontsize=9)

@@ -84,10 +84,11 @@ def of(task: type[Task], doc: str, **more: dict[str, Any]) -> tuple[Callable[...
         **options: Any,
     ) -> dict[str, Any]:
         work = task(batch, data, **options)
-        trial, model = run(work, policy, scaler, seed=seed, steps=steps, device=device, lr=lr or work.lr)
+        lr = work.lr if lr is None else lr
+        trial, model = run(work, policy, scaler, seed=seed, steps=steps, device=device, lr=lr)
         scores = {f"held-out {name}": trial.scores[name] for name in task.measures}
         score = {"measure": next(iter(scores)), "higher_is_better": task.higher, "shown": (work, policy, model)}
-        return {**trial.as_dict(), "zeros": trial.zeros, **scores, **score}
+        return {**trial.as_dict(), "lr": lr, "zeros": trial.zeros, **scores, **score}
 
     def show(folder: pathlib.Path, shown: dict[str, tuple]) -> str:
         work = [work for work, *_ in shown.values()][-1]

@@ -33,10 +33,7 @@ class Leaf(Parameter):
 
     array, data, _version = _of_leaf("array"), _of_leaf("data"), _of_leaf("_version")
     grad_array, grad_scale, grad_fn = _of_leaf("grad_array"), _of_leaf("grad_scale"), _of_leaf("grad_fn")
-    requires_grad = _of_leaf("requires_grad")
-
-    def replace_grad(self, array: Any, scale: Any) -> None:
-        self.leaf.replace_grad(array, scale)
+    requires_grad, replace_grad = _of_leaf("requires_grad"), _of_leaf("replace_grad")
 
 
 def leaf(entry: Any) -> Any:
