@@ -86,6 +86,8 @@ def targets() -> list[Target]:
         if inspect.isfunction(f) and public:
             plain = name.removeprefix("__").removesuffix("__")
             says = (name, plain) if plain == name else (plain, plain.removeprefix("r"), *OPERATORS.get(plain, ()))
+            if plain[0] == "i" and plain[1:] in IN_PLACE:
+                says = f"{plain[1:]}_", plain[1:], *OPERATORS.get(plain[1:], ())
             found.append(Target(f"Tensor.{name}", f, says))
     for name in nn.__all__:
         layer = getattr(nn, name)
@@ -94,6 +96,7 @@ def targets() -> list[Target]:
     return found + around.targets()
 
 
+IN_PLACE = ("add", "and", "matmul", "mul", "or", "pow", "sub", "truediv")
 OPERATORS = {
     "invert": ("~", "logical_not"), "and": ("&", "logical_and"), "or": ("|", "logical_or"), "setitem": ("setitem",),
     "truediv": ("div",), "rtruediv": ("div",), "reversed": ("len",), "contains": ("eq", "any", "bool"),

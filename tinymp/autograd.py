@@ -6,7 +6,7 @@ saved is freed as soon as the forward pass drops it.
 
 Rules:
 - Ops never write into their inputs. `reshape`, `transpose`, slices, ... return views where NumPy does: they share
-  memory, and `x += y` on a Tensor means `x = x + y`.
+  memory. `x += y` writes into x outside the graph; in it x becomes the result, or an error says why it cannot.
 - Writing in place is for leaves, outside the graph: `with no_grad(): w[0] = 1.0`, `w.copy_(...)`. If an op saved an
   argument or its result, and that memory has been changed since through any tensor that shares it (a view, `detach()`),
   the op's backward raises. Writing into the array itself (`x.array`, `x.numpy()`) is not noticed, as in PyTorch.
@@ -94,6 +94,7 @@ class Variable:
     grad_scale: Any
     grad_fn: Op | None
     weight: Any = None  # itself, if a wider array stands behind it (a weight's master, a gradient in FP16): see `taken`
+    apart: bool = False  # True for a weight's `data` and `detach()`: read as the master in a module's call, too
     result: Callable[..., Any]  # a new Tensor with this array, for the result of an op on this one
 
     def __init__(self, array: Array, requires_grad: bool, grad_fn: Op | None = None, output_nr: int = 0) -> None:
@@ -268,7 +269,9 @@ class Op:
                 if backend.owner_of(a.array) is owner:
                     result._version = a._version
         x: Any = tensors[0]
-        return x.selected(self, result) if self.selects and x.weight is x and not in_pass.get() else result
+        if self.selects and x.weight is x and (x.apart or not in_pass.get()):
+            return x.selected(self, result, tensors[1:])
+        return result
 
     def _record(self, tensors: list) -> None:
         """Make this op a node of the graph, and note the versions of the arguments and results that it saved."""
@@ -300,10 +303,11 @@ class Op:
         if len(dxs) != len(self.edges):
             raise RuntimeError(f"{self.name}: backward gave {len(dxs)} gradients for {len(self.edges)} arguments")
         for i, (g, target) in enumerate(zip(dxs, self.targets)):
-            if target is not None and (g is None or g.shape != target.shape or g.dtype != target.dtype):
+            own = isinstance(g, Variable) or not hasattr(g, "dtype")  # no array
+            if target is not None and (own or g.shape != target.shape or g.dtype != target.dtype):
                 raise RuntimeError(
-                    f"{self.name}: the gradient of `{self.name_of(i)}` must be {target.dtype} {target.shape} like the "
-                    f"argument, got {'None' if g is None else f'{g.dtype} {g.shape}'}"
+                    f"{self.name}: the gradient of `{self.name_of(i)}` must be an array, {target.dtype} {target.shape} "
+                    f"like the argument, got {type_name(g) if own else f'{g.dtype} {g.shape}'}"
                 )
         if here.observers:
             under(policy_in_use, self.policy, tell, "ran", self, tuple(dys), dxs)
@@ -341,16 +345,18 @@ class Op:
 
 def taken(op: Any, args: tuple, options: Mapping[str, Any] = {}) -> tuple:
     """The arguments converted for `op`, a class or the name of a function of several ops. A rule of the policy in use
-    converts them, if it has one. Otherwise, outside of module calls, weights become their FP32 masters and gradients
-    FP32, unless another argument is an FP16 tensor (the table in docs/policies.md).
+    converts them, if it has one. Otherwise, outside of module calls, and in them if there are no other arguments than
+    `data` of weights, weights become their FP32 masters and gradients FP32, unless another argument is an FP16 tensor
+    (the table in docs/policies.md).
     """
     if (rule := policy_in_use.get().arguments) is not None:
         return rule(op, args, options)
-    if in_pass.get() or getattr(op, "selects", False):
+    inside = in_pass.get() and not all(a.apart for a in args if isinstance(a, Variable))
+    if inside or getattr(op, "selects", False):
         return args
     if any(isinstance(a, Variable) and a.weight is None and a.array.dtype in HALVES for a in args):
         return args
-    return tuple([a if getattr(a, "weight", None) is None else a.wide() for a in args])
+    return tuple([a if getattr(a, "weight", None) is None else a.wide(op) for a in args])
 
 
 class Backward:

@@ -27,7 +27,7 @@ class Weights(Tensor):
     """
 
     __slots__ = ("_master", "name", "normalisation", "policy")
-    kind = UPDATE
+    kind, apart = UPDATE, True
     _master: Array | None
     name: str | None
     normalisation: bool
@@ -133,6 +133,7 @@ class Parameter(Weights):
     """
 
     __slots__ = ()
+    apart = False
 
     @named_by_class
     def __init__(self, data: Any, requires_grad: bool = True, *, normalisation: bool = False) -> None:
@@ -170,6 +171,8 @@ class Parameter(Weights):
         """The attributes with which `replace` gives it the policy's storage. Nothing changes yet."""
         full, storage = self.master, storage_of(policy, self.normalisation)
         master = to_dtype(full, float32) if policy.master and storage in HALVES else None
+        if master is self.array:
+            master = master.copy()  # what shares the old array (`p.data`, `p.numpy()`) does not know of a copy
         new = {"array": to_dtype(full, storage), "_master": master, "policy": policy}
         # ops that saved the old array keep its version counter
         return {**new, "_version": [0], "grad_array": None, "grad_scale": 1.0}

@@ -129,10 +129,13 @@ class Tensor(Variable):
     def grad(self, value: Any) -> None:
         """Set the gradient, on its device. ValueError for another shape, TypeError for values that are not floating."""
         if value is not None and not hasattr(value, "rows"):
-            value = backend.of(self.array).asarray(real_array("grad", value))
-        if value is not None and (value.shape != self.shape or value.dtype not in FLOATING):
-            error = ValueError if value.dtype in FLOATING else TypeError
-            raise error(f"grad: expected floating numbers of shape {self.shape}, got {value.dtype} {value.shape}")
+            value = real_array("grad", value if hasattr(value, "dtype") else Tensor(value))  # Python's floats are FP32
+            value = backend.of(self.array).asarray(value)
+        if value is not None:
+            fits = value.dtype in FLOATING and (value.dtype != float64 or self.dtype == float64)
+            if value.shape != self.shape or not fits:
+                expected = f"{self.dtype if self.dtype == float64 else 'FP16 or FP32'} numbers of shape {self.shape}"
+                raise (ValueError if fits else TypeError)(f"grad: expected {expected}, got {value.dtype} {value.shape}")
         self.grad_array = value
 
     # ---- in place, outside the graph
@@ -238,8 +241,14 @@ class Gradient(Tensor):
     data = property(
         lambda self: self, lambda self, value: self._assign(value), doc="Itself; assignment sets the leaf's gradient."
     )
+
+    def detach(self) -> Gradient:
+        """Itself, as `data`."""
+        return self
+
     _assign, wide = Held("ops.more.gradient.assign"), Held("ops.more.gradient.wide")
     selected, overwrite = Held("ops.more.gradient.selected"), Held("ops.more.gradient.overwrite")
+    become_fp32, __setitem__ = Held("ops.more.gradient.become_fp32"), Held("ops.more.gradient.__setitem__")
     __reduce__ = Held("ops.more.gradient.__reduce__")
 
     def __repr__(self) -> str:
@@ -250,7 +259,9 @@ class Gradient(Tensor):
 _SPECIAL = "array array_function bool dlpack dlpack_device float format index int iter reduce_ex"
 for _name in _SPECIAL.split():
     setattr(Tensor, f"__{_name}__", Held(f"ops.more.protocols.__{_name}__"))
-for _name in ("dim", "size", "zero_"):
+for _name in ("add", "and", "matmul", "mul", "or", "pow", "sub", "truediv"):  # x += y, ...
+    setattr(Tensor, f"__i{_name}__", Held(f"ops.more.in_place.__i{_name}__"))
+for _name in ("dim", "fill_", "size", "zero_"):
     setattr(Tensor, _name, Held(f"ops.more.protocols.{_name}"))
 
 
@@ -262,6 +273,10 @@ def array_of(how: str, x: Any) -> Array:
         return backend.of(x).xp.asarray(_numbers(x))
     except ValueError as error:
         raise ValueError(f"{how}: expected numbers in rows of equal length; {error}") from None
+    except (TypeError, RuntimeError) as error:  # PyTorch's, of a tensor that NumPy cannot hold or that has a graph
+        raise type(error)(
+            f"{how}: expected numbers; {error}; write x.detach().float() for a tensor of PyTorch"
+        ) from None
 
 
 def real_array(how: str, x: Any) -> Array:

@@ -100,7 +100,7 @@ OTHERS = {
 
 
 def parameter(grad=None):
-    p = nn.Parameter(np.zeros(3, "float32"))
+    p = nn.Parameter(np.zeros(3, "f8" if getattr(grad, "nbytes", 0) == 24 else "f4"))
     p.grad = grad
     return p
 

@@ -219,6 +219,14 @@ def test_an_op_must_not_save_an_fp32_copy():
     Identity.apply(x, saves=(x.array, np.array([1]), None, 2.5))  # storage, integers, nothing, numbers
 
 
+@pytest.mark.parametrize(
+    ("given", "got"), [(None, "NoneType"), (1.0, "float"), (Tensor([1.0]), "tinymp.*Tensor"), (np.ones(2), "float64")]
+)
+def test_a_backward_gives_arrays_like_the_arguments(given, got):
+    with pytest.raises(RuntimeError, match=rf"the gradient of `input` must be an array, float32 \(1,\).* got {got}"):
+        Identity.apply(leaf(1.0), gradient=lambda dy: given).sum().backward()
+
+
 def test_an_op_takes_tensors_of_one_dtype():
     with pytest.raises(TypeError, match="mul: expected tensors of one dtype"):
         leaf(1.0, dtype=F16) * leaf(1.0)

@@ -128,16 +128,28 @@ def test_a_result_in_fp32_is_rounded_into_an_fp16_tensor():
     np.testing.assert_array_equal(w.grad.numpy(), np.float16([2, 2]))
 
 
-def test_without_the_face_nothing_changes_in_place():
-    """tinymp's own: `x += y` is x = x + y, and `inplace` is not there."""
+def test_without_the_face_operators_change_in_place_and_no_argument_does():
+    """Updates and averages that programs write by hand; `inplace` is the face's alone."""
     import with_face
 
     with_face.take()
     try:
-        x = mp.tensor([1.0, -2.0])
-        k = x
-        x += 1
-        assert k.tolist() == [1.0, -2.0]
+        p, x = mp.nn.Parameter(mp.ones(2)), mp.ones(3)
+        average = {"x": x, "p": p.data.clone()}
+        with mp.no_grad():
+            for w in (p,):
+                w -= 0.5
+        for one in average.values():
+            one *= 0.9
+            one += 0.1
+        assert (p.tolist(), average["p"].tolist()) == ([0.5, 0.5], [1, 1]) and x.tolist() == [1, 1, 1]
+        loss = 0
+        for _ in range(2):
+            loss += (p * p).sum()
+        loss.backward()
+        assert p.grad.tolist() == [2, 2]
+        with pytest.raises(RuntimeError, match="a leaf that requires a gradient"):
+            p += 1
         with pytest.raises(TypeError, match="unexpected keyword argument"):
             mp.ops.relu(x, inplace=True)
     finally:

@@ -138,6 +138,31 @@ statistics as they are logged
 weights saved by hand
     saved = [np.array(p.detach().cpu().numpy()) for p in net.parameters()]
     found = [torch.from_numpy(a) for a in saved] + [torch.tensor(p.tolist()) for p in net.parameters()]
+rows and elements by lists, masks and sorting (pruning, codebooks)
+    with torch.no_grad():
+        found = [w[[3, 0, 5]], w[w > 0.05], w.sort(1)[0], w.topk(2)[0], w.index_select(1, torch.tensor([2, 1]))]
+        found += [w.gather(1, w.argsort(1)), w.data[torch.tensor([1, 1])], w.flip(0), w[[1, 2], [3, 4]], w[None, [1]]]
+        w[[0, 2]] *= 0.3
+        w[3:].copy_(w[[5, 7, 6, 4, 3]])
+        net[2].weight.data = net[2].weight.data[[2, 0, 1]]
+    found += [w, net[2].weight.float()]
+an average that a forward pass updates (MoCo's own momentum encoder)
+    class MoCo(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k = net, average
+        def forward(self, x):
+            with torch.no_grad():
+                for a, b in zip(self.q.parameters(), self.k.parameters()):
+                    b.data = b.data * 0.999 + a.data * (1.0 - 0.999)
+                a = self.k[0].weight
+                a.copy_(a.detach().float().clamp(-0.29, 0.29))
+                a.data[1].mul_(1.0003).sub_(self.q[0].weight.data[2] * 1e-4)
+            return self.q(x) + self.k(x)
+    for _ in range(50):
+        update()
+        MoCo()(torch.ones(1, 6))
+    found = average.parameters()
 all weights as one vector and back (MAML, natural gradients)
     flat = torch.nn.utils.parameters_to_vector(net.parameters())
     torch.nn.utils.vector_to_parameters(flat * 1.0003, net.parameters())
@@ -244,3 +269,40 @@ def test_a_gradient_is_read_and_changed_in_fp32():
     p.grad.copy_(mp.tensor(np.ones((2, 2), "float16")))
     p.grad.data.mul_(1e-8)
     np.testing.assert_array_equal(p.grad.numpy(), np.full((2, 2), 1e-8, "f4"))
+
+
+def first_to_1e_8(g):
+    g[0, 0] = 1e-8
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        first_to_1e_8,
+        lambda g: first_to_1e_8(g.detach()),
+        lambda g: first_to_1e_8(g.T),
+        lambda g: g[0][:1].mul_(1e-8),
+        lambda g: g.view(-1)[0].copy_(1e-8),
+        lambda g: g.split(1)[0].unbind(1)[0].mul_(1e-8),
+    ],
+)
+def test_a_part_of_a_gradient_is_read_and_changed_in_fp32(change):
+    p = weight()
+    p.grad = mp.tensor(np.ones((2, 2), "float16"))
+    held = p.grad
+    assert ((held[0] * 1e-8).tolist(), held[[1]].norm().dtype) == ([np.float32(1e-8)] * 2, "float32")
+    assert held.dtype == "float16"  # who looks changes nothing
+    change(held)
+    assert held is p.grad and p.grad.dtype == "float32"
+    np.testing.assert_array_equal(p.grad.numpy(), np.float32([[1e-8, 1], [1, 1]]))
+
+
+def test_what_was_taken_before_a_cast_is_no_weight_of_the_model_any_more():
+    """As after PyTorch's half(): a write into it would reach the master and not the copy."""
+    layer = mp.nn.Linear(2, 2)
+    data, array = layer.weight.data, layer.weight.numpy()
+    mp.MIXED.cast(layer)
+    data.zero_()
+    array.fill(1)
+    np.testing.assert_array_equal(layer.weight.array, layer.weight.master.astype("float16"))
+    assert layer.weight.master.all() and not (layer.weight.master == 1).any()

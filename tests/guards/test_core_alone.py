@@ -42,7 +42,7 @@ for name, module in sys.modules.items():
 """
 
 
-@pytest.mark.parametrize("name", ["ops/more", "all"])
+@pytest.mark.parametrize("name", [*SUBPACKAGES, "all"])
 def test_it_trains_without(name, tmp_path):
     copy(tmp_path, SUBPACKAGES if name == "all" else [name])
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]

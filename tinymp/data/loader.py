@@ -61,6 +61,11 @@ class DataLoader:
         self.left: Iterable[np.ndarray] | None = None  # item numbers of the batches that this epoch has not given yet
         self.resumes = False  # True if the next loop begins with these
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(self, "resumes") and name in ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler"):
+            raise AttributeError(f"DataLoader: expected `{name}` to stay as it was given; make a new DataLoader")
+        object.__setattr__(self, name, value)
+
     def __len__(self) -> int:
         """The number of batches."""
         return len(self.batches)

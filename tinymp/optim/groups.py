@@ -87,6 +87,8 @@ class Groups:
 
     def check_options(self, group: Group) -> None:
         """Check the names and ranges of a group's options, and convert them to plain Python numbers."""
+        if missing := self.defaults.keys() - group.keys():
+            raise TypeError(f"{self._name}: a group has no {', '.join(sorted(missing))}; add groups by add_param_group")
         for name, value in group.items():
             if name == "betas":
                 group[name] = tuple([number(self._name, name, x, 0, 1) for x in listed(self._name, name, value)])

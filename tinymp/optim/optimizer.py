@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from .. import backend, statistics
 from ..arguments import flag, require_unscaled
 from ..autograd import Array
-from ..events import Update, here, quietly, running, tell
+from ..events import Update, here, quietly, running, tell, type_name
 from ..fast_path import find
 from ..gradients import put, rows_of, values_of, with_values
 from ..parameter import Parameter
@@ -119,7 +119,10 @@ class Optimizer(Groups):
             counts = {"step": int(state["step"]) + 1, "started_at": int(state.get("started_at", 0))}
             arrays = {name: rows_of(state[name], g) for name in self.initial(group)}
             updated = find(Optimizer.updated, backend.of(p.array).name) or Optimizer.updated
-            w, new = updated(self, rows_of(p.master, g), values_of(g), p.grad_scale, arrays, counts, group)
+            old = rows_of(p.master, g)
+            w, new = updated(self, old, values_of(g), p.grad_scale, arrays, counts, group)
+            if getattr(w, "shape", None) != old.shape:
+                raise TypeError(f"{self._name}.update: expected new weights of shape {old.shape}, got {type_name(w)}")
             state["step"] = counts["step"]
             for name, array in new.items():
                 if array is not state[name]:  # FP16 state, or rows

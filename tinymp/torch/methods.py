@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,6 @@ IN_PLACE = """
     logical_or logical_xor lt maximum minimum ne neg pow reciprocal relu remainder round rsqrt scatter scatter_add
     sigmoid sign sin sinh softmax sqrt square tan tanh tril triu trunc
 """
-_UPDATES = "add sub mul truediv pow mod floordiv and_ or_ matmul"
 _VIEWS = "squeeze unsqueeze t transpose swapaxes swapdims"
 # PyTorch's further name -> the name, of functions and methods
 _ALIASES = """
@@ -88,11 +86,6 @@ def t(input: Tensor) -> Tensor:
 def is_floating_point(input: Tensor) -> bool:
     """True for a Tensor of a floating dtype."""
     return input.dtype in FLOATING
-
-
-def fill_(x: Tensor, value: Any) -> Tensor:
-    """Overwrite every element with a number. Outside the graph, as `copy_`."""
-    return x.overwrite("fill_", ops.full_like(x, value.item() if isinstance(value, Tensor) else value))
 
 
 def resize_(x: Tensor, *size: Any, memory_format: Any = None) -> Tensor:
@@ -147,14 +140,6 @@ def _reflected(name: str) -> Any:
     return method
 
 
-def _updated(function: Any) -> Any:
-    def method(x: Tensor, other: Any) -> Tensor:
-        return held("ops.more.in_place.updated")(x, f"{function.__name__.strip('_')}_", function, other)
-
-    method.__doc__ = "The same tensor with the result: `tinymp.ops.more.in_place.updated`."
-    return method
-
-
 def _renamed(name: str) -> Any:
     return lambda x, *args, **options: held("ops.more.in_place.renamed")(
         x, f"{name}_", getattr(Tensor, name), *args, **options
@@ -197,8 +182,8 @@ TENSOR: dict[str, Any] = {
     **{f"new_{name}": _new(name) for name in ("zeros", "ones", "full", "empty")},
     **{name: _drawn(name, getattr(init, name)) for name in ("uniform_", "normal_")},
     **{f"__{symbol}__": _of_held(name) for symbol, name in (("mod", "remainder"), ("floordiv", "floor_divide"))},
+    **{f"__i{symbol}__": Held(f"ops.more.in_place.__i{symbol}__") for symbol in ("mod", "floordiv")},
     **{f"__r{symbol}__": _reflected(name) for symbol, name in (("mod", "remainder"), ("floordiv", "floor_divide"))},
-    **{f"__i{name.strip('_')}__": _updated(getattr(operator, name)) for name in _UPDATES.split()},
     **{f"{name}_": _renamed(name) for name in _VIEWS.split()},
     "mT": property(lambda x: x.transpose(-2, -1), doc="The matrices in its last two axes, transposed."),
     "is_cuda": property(lambda x: x.device == "gpu", doc="True on the GPU."),
@@ -209,7 +194,6 @@ TENSOR: dict[str, Any] = {
     "reshape_as": lambda x, other: x.reshape(other.shape),
     "expand_as": lambda x, other: x.expand(other.shape),
     "t": t,
-    "fill_": fill_,
     "resize_": resize_,
     "resize_as_": lambda x, other: resize_(x, other.shape),
     **{f"is_{other}": property(lambda x: False, doc="False.") for other in ("mps", "xpu", "sparse")},

@@ -168,6 +168,18 @@ def test_a_missing_gradient_is_named_and_nothing_is_updated():
     assert optimizer.step(allow_missing=True).applied and (p.array == 0).all() and (q.array == 1).all()
 
 
+def test_a_rule_of_ones_own_must_return_the_new_weights():
+    class Mine(optim.SGD):
+        def update(self, w, g, state, group):
+            pass
+
+    p = Parameter(np.ones(2, "float32"))
+    p.grad = device_array(np.ones(2, "float32"))
+    with pytest.raises(TypeError, match=r"Mine\.update: expected new weights of shape \(2,\), got NoneType"):
+        Mine([p]).step()
+    assert (p.array == 1).all()
+
+
 def test_scaled_gradients_are_refused():
     p = Parameter(np.ones(2, "float32"))
     p.grad, p.grad_scale = device_array(np.ones(2, "float32")), 1024.0

@@ -9,41 +9,62 @@ import numpy as np
 
 from ... import backend
 from ...autograd import Array, Op, Variable
+from ...dtypes import FLOATING
+from ...events import in_pass
 from ...parameter import Parameter, Weights
+from ...precision import LOSS, store
 from ...tensor import Tensor
 
 
 class Wide(Tensor):
-    """The master of `weight` as an op reads it: read-only where there is a copy, which would not learn of a change."""
+    """The master of `weight` as an op reads it: read-only where there is a copy, which would not learn of a change.
 
-    __slots__ = ("weight",)
+    again: True in a module's call, where weights are FP16: the op's result is weights, with a rounding of its own.
+    """
 
-    def wide(self) -> Wide:
+    __slots__ = ("again", "weight")
+    again: bool
+
+    def wide(self, op: Any = None) -> Wide:
         """Itself."""
         return self
 
+    def result(self, array: Array, *graph: Any) -> Tensor:
+        """The result of an op on it."""
+        if not self.again or array.dtype not in FLOATING:
+            return super().result(array, *graph)
+        return _weights(self.weight, store(array, like=self.weight.array), array)
 
-def wide(self: Weights) -> Wide:
+
+def wide(self: Weights, op: Any = None) -> Wide:
     """The master in its place in the graph, for an op that the user's program calls itself (`autograd.taken`)."""
     made = Wide.__new__(Wide)
     Variable.__init__(made, self.numbers, self.requires_grad, self.grad_fn, self.output_nr)
     made._version, made.weight = self._version, self
+    fp32 = op is None or getattr(op, "casts", False) or getattr(op, "kind", None) is LOSS  # as its result is meant
+    made.again = self.apart and in_pass.get() and not fp32
     return made
 
 
-def selected(self: Weights, op: Op, made: Tensor) -> Tensor:
+def selected(self: Weights, op: Op, made: Tensor, indices: list[Tensor]) -> Tensor:
     """`made`, which op has selected of the working copy, with the same part of the master: weights again.
 
     Rows that are looked up for a backward pass remain FP16: a lookup begins a forward pass.
     """
     if made.requires_grad and backend.owner_of(made.array) is not backend.owner_of(self.array) and op.gradient:
         return made
-    part = copy(op).run("forward", [self.master], op.options)
-    weights = self.detach()
-    Variable.__init__(weights, made.array, made.requires_grad, made.grad_fn, made.output_nr)
+    part = copy(op).run("forward", [self.master, *(i.array for i in indices)], op.options)
+    graph = made.requires_grad, made.grad_fn, made.output_nr
+    weights = _weights(self, made.array, part[made.output_nr] if isinstance(part, tuple) else part, *graph)
     weights._version = made._version
-    weights._master = part[made.output_nr] if isinstance(part, tuple) else part
     return weights
+
+
+def _weights(like: Weights, array: Array, master: Array, *graph: Any) -> Weights:
+    made = like.detach()
+    Variable.__init__(made, array, *(graph or (False,)))
+    made._master = master
+    return made
 
 
 def __setstate__(self: Weights, state: tuple) -> None:

@@ -12,7 +12,7 @@ from ...autograd import Array, Op
 from ...dtypes import FLOATING
 from ...precision import POINTWISE, REDUCTION, scalar, widen
 from ...tensor import Tensor
-from ..pointwise import operands, stored
+from ..pointwise import broadcastable, operands, stored
 
 __all__ = ["all", "any", "eq", "ge", "gt", "isfinite", "isinf", "isnan"]
 __all__ += ["le", "logical_and", "logical_not", "logical_or", "lt", "ne"]
@@ -109,10 +109,11 @@ def _of_masks(symbol: str, function: Any) -> Any:
     """The operator of booleans, and of the bits of integers; TypeError for other numbers."""
 
     def operator(*masks: Any) -> Any:
-        kinds = {x.dtype.kind if hasattr(x, "dtype") else "b" for x in masks}
+        kinds = {x.dtype.kind if hasattr(x, "dtype") else "f" if isinstance(x, float) else "b" for x in masks}
         if kinds - {*"biu"}:
             got = ", ".join(str(getattr(x, "dtype", x)) for x in masks)
             raise TypeError(f"{symbol}: expected booleans or integers, got {got}; see ops.{function.__name__}")
+        broadcastable(symbol, *[x for x in masks if isinstance(x, Tensor)])
         bits = getattr(_operator, f"__{symbol}__")
         return function(*masks) if kinds == {"b"} else type(masks[0])(bits(*(getattr(x, "array", x) for x in masks)))
 

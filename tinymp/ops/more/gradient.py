@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import copy
 from typing import Any
 
-from ...autograd import Op
+from ...autograd import Array, Op, Variable
 from ...dtypes import HALVES
 from ...precision import widen
 from ...tensor import Gradient, Tensor
+from ..index import setitem
 
 
 def assign(self: Gradient, value: Any) -> None:
@@ -16,21 +19,57 @@ def assign(self: Gradient, value: Any) -> None:
     self.array = self.leaf.grad_array
 
 
-def wide(self: Gradient) -> Tensor:
+def wide(self: Gradient, op: Any = None) -> Tensor:
     """The same in FP32, exactly."""
     return Tensor(widen(self.array))
 
 
-def selected(self: Gradient, op: Op, made: Tensor) -> Tensor:
-    """`made`, which op has selected of it: it is FP16 as well."""
-    return made
+class Part(Gradient):
+    """A part of an FP16 gradient, as an op has selected it: a gradient that is read and changed in FP32."""
+
+    __slots__ = ("of", "select")
+    of: Gradient
+    select: Callable[[Array], Array]
+
+    def become_fp32(self) -> None:
+        """Have the whole gradient be FP32, and this be the same part of it."""
+        self.of.become_fp32()
+        self.array = self.select(self.of.array)
+
+
+def selected(self: Gradient, op: Op, made: Tensor, indices: list[Tensor]) -> Tensor:
+    """`made`, which op has selected of it."""
+    part = Part.__new__(Part)
+    Variable.__init__(part, made.array, False)
+    part._version, part.leaf, part.grad_scale, part.of = made._version, self.leaf, self.grad_scale, self
+    number = made.output_nr
+
+    def select(whole: Array) -> Array:
+        result = copy(op).run("forward", [whole, *(i.array for i in indices)], op.options)
+        return result[number] if isinstance(result, tuple) else result
+
+    part.select = select
+    return part
+
+
+def become_fp32(self: Gradient) -> None:
+    """Have it be FP32, as what a scaler unscales is."""
+    if self.dtype in HALVES:
+        assign(self, widen(self.array))
 
 
 def overwrite(self: Gradient, how: str, source: Any) -> Tensor:
-    """As `Tensor.overwrite`, but nothing is rounded: FP16 becomes FP32 for FP32, as what a scaler unscales does."""
+    """As `Tensor.overwrite`, but nothing is rounded: FP16 becomes FP32 for FP32."""
     if self.dtype in HALVES and getattr(source, "dtype", None) != self.dtype:
-        assign(self, widen(self.array))
+        self.become_fp32()
     return Tensor.overwrite(self, how, source)
+
+
+def __setitem__(self: Gradient, index: Any, value: Any) -> None:
+    """`p.grad[index] = value`, likewise."""
+    if self.dtype in HALVES and getattr(value, "dtype", None) != self.dtype:
+        self.become_fp32()
+    setitem(self, index, value)
 
 
 def __reduce__(self: Gradient) -> tuple:

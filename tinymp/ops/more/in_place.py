@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from contextlib import nullcontext
 from opcode import opname
@@ -11,6 +12,7 @@ from typing import Any
 from ...arguments import named
 from ...autograd import enable_grad, is_grad_enabled, no_grad
 from ...dtypes import FLOATING, HALVES
+from ...events import NAMES
 from ...tensor import Tensor, tensor
 from ..pointwise import add, div, mul, sub
 from .pointwise import clamp, masked_fill
@@ -90,6 +92,24 @@ def updated(x: Tensor, how: str, make: Callable, other: Any) -> Tensor:
     if recorded(x, other) and not alone(x, other) and _is_stored(_getframe(2)):
         return make(x, other)
     return change(x, how, make, other)
+
+
+def _operator(name: str) -> Callable[[Tensor, Any], Tensor]:
+    operate = getattr(operator, f"__{name}__")
+
+    def function(x: Tensor, other: Any) -> Tensor:
+        return operate(x, other)
+
+    def method(x: Tensor, other: Any) -> Tensor:
+        return updated(x, f"{name}_", function, other)
+
+    function.__name__ = name
+    NAMES.add(name)  # of errors, which name the method instead
+    return method
+
+
+for _name in ("add", "and", "floordiv", "matmul", "mod", "mul", "or", "pow", "sub", "truediv"):
+    globals()[f"__i{_name}__"] = _operator(_name)
 
 
 def _is_stored(caller: Any) -> bool:

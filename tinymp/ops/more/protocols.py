@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import axis
+from ...arguments import axis, constant
 from ...dtypes import FLOATING
 from ...tensor import Tensor
+from ..create import dtype_read
 
 
 def __iter__(x: Tensor) -> Iterator[Tensor]:
@@ -92,6 +93,14 @@ def dim(x: Tensor) -> int:
 def zero_(x: Tensor) -> Tensor:
     """Overwrite the data with zeros. Only outside the graph."""
     return x.overwrite("zero_", backend.of(x.array).xp.zeros_like(x.array))
+
+
+def fill_(x: Tensor, value: Any) -> Tensor:
+    """Overwrite every element with a number. Only outside the graph."""
+    value, dtype = value.item() if isinstance(value, Tensor) else value, dtype_read(x)
+    return x.overwrite(
+        "fill_", Tensor(backend.of(x.array).xp.full(x.shape, constant("fill_", "value", value, dtype), dtype))
+    )
 
 
 def assign(x: Tensor, value: Any) -> None:
