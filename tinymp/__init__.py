@@ -60,8 +60,8 @@ _NAMES = {
     "gpu.machine": "backend.gpu.about backend.gpu.look",
     "nn.more.attention": "MultiheadAttention",
     "nn.more.average": "AveragedModel get_ema_avg_fn get_swa_avg_fn update_bn",
-    "nn.more.containers": """ModuleDict ModuleList ParameterDict ParameterList containers.append containers.extend
-        containers.length containers.replace_part""",
+    "nn.more.containers": """ModuleDict ModuleList ParameterDict ParameterList containers.append containers.delete_part
+        containers.extend containers.length containers.replace_part""",
     "nn.more.functions": """AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d BCELoss
         BCEWithLogitsLoss CELU CTCLoss ConstantPad1d ConstantPad2d CosineEmbeddingLoss CosineSimilarity CrossEntropyLoss
         Dropout1d Dropout2d ELU GELU GLU GaussianNLLLoss Hardsigmoid Hardswish Hardtanh HingeEmbeddingLoss HuberLoss
@@ -109,7 +109,7 @@ _NAMES = {
         triplet_margin_loss""",
     "ops.more.norm": "group_norm instance_norm layer_norm local_response_norm norm.of_empty_batch rms_norm",
     "ops.more.pad": "pad",
-    "ops.more.pointwise": "clamp clip masked_fill maximum minimum neg pointwise.floating where",
+    "ops.more.pointwise": "clamp clip masked_fill maximum minimum neg pointwise.floating pointwise.of_one_kind where",
     "ops.more.pool": """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d avg_pool1d avg_pool2d max_pool1d
         pool.overlapping unfold""",
     "ops.more.random": """bernoulli dropout1d dropout2d gumbel_softmax multinomial normal rand rand_like randint

@@ -351,8 +351,11 @@ def taken(op: Any, args: tuple, options: Mapping[str, Any] = {}) -> tuple:
     """
     if (rule := policy_in_use.get().arguments) is not None:
         return rule(op, args, options)
-    inside = in_pass.get() and not all(a.apart for a in args if isinstance(a, Variable))
-    if inside or getattr(op, "selects", False):
+    if in_pass.get():
+        for a in args:
+            if isinstance(a, Variable) and not a.apart:
+                return args
+    if getattr(op, "selects", False):
         return args
     if any(isinstance(a, Variable) and a.weight is None and a.array.dtype in HALVES for a in args):
         return args
@@ -422,13 +425,19 @@ class Backward:
         """Add the gradients to the leaves' `grad`; in FP32 if a leaf already has one."""
         owned = {id(backend.owner_of(self.gradient))}  # memory that no `grad` may share
         for leaf, total, scale in self.leaves.values():
+            if not leaf.requires_grad:  # any more
+                continue
             running.set(leaf)
             dx = joined(total, leaf.array)  # rounded once to the leaf's dtype
             running.set(None)
             if here.observers:
                 tell("deposited", leaf, dx, scale)
-            dx = dx if leaf.grad_array is None else added(leaf.grad_array, dx)
-            if not hasattr(dx, "dense"):
+            old = leaf.grad_array
+            dx = dx if old is None else added(old, dx)
+            if hasattr(old, "strides") and old.dtype == dx.dtype and backend.writeable(old):
+                old[...] = dx  # rounds: never; it may be memory of the program's
+                dx = old
+            elif not hasattr(dx, "dense"):
                 dx = backend.of(dx).xp.asarray(dx)  # NumPy has scalars without axes
                 owner = backend.owner_of(dx)
                 if id(owner) in owned or owner.nbytes != dx.nbytes or not backend.writeable(dx):

@@ -67,6 +67,83 @@ for k in range(9):
 for average in (plain, ema):
     swa.update_bn([x.detach() + i for i in range(5)], average.eval())
 found = *plain.parameters(), *ema.parameters(), *plain.buffers(), *ema.buffers(), ema.module[1].momentum""",
+    "gradients in one flat buffer, clipped": """
+flat = torch.zeros(10)
+m.weight.grad, m.bias.grad = flat[:8].view(2, 4), flat[8:]
+for _ in range(3):
+    flat.zero_()
+    m(x).pow(2).sum().backward()
+    nn.utils.clip_grad_norm_(m.parameters(), 2.0)
+    with torch.no_grad():
+        m.weight -= 0.1 * flat[:8].view(2, 4)
+    seen.append(flat.clone())
+found = seen, m.weight, m.bias.grad""",
+    "a leaf that is frozen between forward and backward": """
+y = m(x).sum()
+m.weight.requires_grad_(False)
+y.backward()
+found = m.weight.grad, m.bias.grad, x.grad""",
+    "a frozen parameter that has a gradient is updated": """
+o = torch.optim.SGD(m.parameters(), lr=0.1)
+m(x).sum().backward()
+m.weight.requires_grad_(False)
+o.step()
+m.bias.requires_grad_(False).grad = torch.ones(2)
+o.step()
+found = m.weight, m.bias""",
+    "a rate set by the program under SequentialLR": """
+s = torch.optim.lr_scheduler
+for inner in (lambda o: s.ExponentialLR(o, 0.9), lambda o: s.CosineAnnealingLR(o, 10, 1e-3), lambda o: s.StepLR(o, 2)):
+    for n, at in ((2, 3), (3, 1)):
+        o = torch.optim.SGD(m.parameters(), lr=0.1)
+        schedule = s.SequentialLR(o, [s.LinearLR(o, 0.1, total_iters=n), inner(o)], [n])
+        for i in range(7):
+            if i == at: o.param_groups[0]["lr"] *= 0.1
+            o.step(), schedule.step()
+            seen.append(o.param_groups[0]["lr"])
+found = seen""",
+    "the state of a schedule has its options": """
+class Rate:
+    def __init__(self, k): self.k = k
+    def __call__(self, t): return 1 / (1 + self.k * t)
+s = torch.optim.lr_scheduler
+cases = [(lambda o, k: s.StepLR(o, 1, k), 0.5, 0.1), (lambda o, k: s.CosineAnnealingLR(o, k), 10, 20)]
+cases += [(lambda o, k: s.LambdaLR(o, Rate(k)), 0, 4), (lambda o, k: s.OneCycleLR(o, 0.5, k), 10, 20)]
+cases += [(lambda o, k: s.SequentialLR(o, [s.LinearLR(o, k), s.ExponentialLR(o, k)], [2]), 0.9, 0.1)]
+for make, was, now in cases:
+    (old, a), (new, b) = [(o, make(o, k)) for o, k in
+                          ((torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.8), k) for k in (was, now))]
+    for _ in range(4):
+        old.step(), a.step()
+    new.load_state_dict(old.state_dict()), b.load_state_dict(copy.deepcopy(a.state_dict()))
+    for _ in range(2):
+        new.step(), b.step()
+        seen.append(new.param_groups[0]["lr"])
+found = seen""",
+    "a group that is added under a schedule": """
+s = torch.optim.lr_scheduler
+for make in (lambda o: s.StepLR(o, 1), lambda o: s.ExponentialLR(o, 0.5), lambda o: s.ReduceLROnPlateau(o, patience=0)):
+    o = torch.optim.SGD([m.weight], lr=0.1)
+    schedule = make(o)
+    for i in range(4):
+        if i == 2: o.add_param_group({"params": [m.bias], "lr": 0.3})
+        o.step()
+        schedule.step(*[1.0] * isinstance(schedule, s.ReduceLROnPlateau))
+    seen += [group["lr"] for group in o.param_groups]
+found = seen""",
+    "integers and a number of one element": """
+byte, one = torch.tensor([200, 7], dtype=torch.uint8), torch.tensor(100)
+short = byte.to(torch.int16)
+found = byte + one, byte - 1, one * short, torch.maximum(short, one), short.sum(dtype=torch.int32), one + byte[0]
+found += (short.cumsum(0, dtype=torch.int32),)
+found = [y.numpy() for y in found], (byte.bool() + one).dtype is torch.int64""",
+    "parts deleted": """
+net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2), nn.Tanh())
+start(net)
+del net[-1], net[1]
+parts, named = nn.ModuleList([nn.ReLU(), nn.Linear(1, 1), nn.Tanh()]), nn.ModuleDict({"a": nn.ReLU(), "b": nn.Tanh()})
+del parts[1:], named["a"]
+found = net(x), list(net.state_dict()), len(parts), list(named)""",
     "rates of an average beside another schedule": """
 for options in ({}, {"anneal_epochs": 3, "anneal_strategy": "linear"}):
     optimizer = torch.optim.SGD(m.parameters(), lr=0.1)

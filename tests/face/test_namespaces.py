@@ -29,6 +29,21 @@ def test_names_are_pytorchs(title):
     assert not [n for n in public - old - {*OWN.split()} if not hasattr(theirs, n)]
 
 
+def test_import_all():
+    names: dict = {}
+    for title in (
+        "torch",
+        "torch.nn",
+        "torch.optim",
+        "torch.optim.lr_scheduler",
+        "torch.nn.functional",
+        "torch.utils.data",
+    ):
+        exec(f"from tinymp.{title} import *", names)
+    assert {"DataLoader", "Linear", "relu", "SGD", "StepLR", "float32", "zeros", "optim"} <= names.keys()
+    assert not {"Any", "fill", "backend", "annotations"} & names.keys()
+
+
 def test_imported_alone_it_changes_nothing_before_it_is_named():
     code = "import tinymp, sys; print('tinymp.torch' in sys.modules, hasattr(tinymp.Tensor, 'view_as'))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == ["False"] * 2

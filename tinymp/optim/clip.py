@@ -57,7 +57,9 @@ def clip_norm(params: list[Tensor], max_norm: float, norm: Any, error_if_nonfini
     factor = backend.of(total).xp.minimum(max_norm / (total + 1e-6), 1.0)
     for p in params:
         g = widen(values_of(p.grad_array))
-        p.replace_grad(with_values(p.grad_array, g * to_dtype(factor, g.dtype)), 1.0)
+        out = g if backend.writeable(g) else None  # `grad` in FP32 may be memory of the program's
+        g = backend.of(g).xp.multiply(g, to_dtype(factor, g.dtype), out=out)
+        p.replace_grad(with_values(p.grad_array, g), 1.0)
     return params[0].result(backend.of(total).xp.asarray(total))
 
 

@@ -18,7 +18,8 @@ from .result import StepResult, any_applied
 class Schedule:
     """Sets the learning rate of every parameter group to `rate(initial rate, t)`, from t = 0 on.
 
-    base_lrs    the groups' initial rates: a group's "initial_lr", or its "lr" when the first schedule is made
+    base_lrs    the groups' initial rates: a group's "initial_lr", or its "lr" when the first schedule is made or, of a
+                group that is added later, at the next step
     last_epoch  t
     """
 
@@ -41,6 +42,9 @@ class Schedule:
         Without arguments it always advances, for schedules that count epochs. TypeError for anything else.
         """
         if any_applied(f"{self._name}.step", results):
+            for group in self.optimizer.param_groups[len(self.base_lrs) :]:
+                group.setdefault("initial_lr", group["lr"])
+                self.base_lrs.append(group["initial_lr"])
             self.last_epoch += 1
             self._set(self.last_epoch, self.base_lrs)
 

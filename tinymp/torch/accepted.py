@@ -205,7 +205,8 @@ def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], e
     if loss and argument in ("size_average", "reduce") and isinstance(value, (bool, type(None))):
         return call(*args, **_reduction(dict(options)))
     if argument == "dtype" and args and name in _CASTING:
-        return call(args[0] if value is None else args[0].to(value), *args[1:], **rest)
+        y = call(args[0] if value is None else args[0].to(value), *args[1:], **rest)
+        return y if value is None else y.to(value)
     if argument == "generator" and name in RANDOM:
         with value or nullcontext():
             return call(*args, **rest)

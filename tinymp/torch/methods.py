@@ -61,8 +61,14 @@ def to(x: Any, *targets: Any, device: Any = None, dtype: Any = None, **ignored: 
             x = x.to(target.device).to(target.dtype)
         elif target is not None and not isinstance(target, bool):  # non_blocking, by position
             is_dtype = not isinstance(target, str) or target.startswith(("float", "int", "bool", "uint"))
-            single = isinstance(x, Module) and is_dtype and as_dtype(target) == FP32.storage
-            x = FP32.cast(x) if single else x.to(target)
+            if isinstance(x, Module) and is_dtype:
+                if (dtype := as_dtype(target, "to")) != FP32.storage:
+                    raise TypeError(
+                        f"Module.to: expected torch.float32, got {dtype}; write torch.amp.prepare(model, dtype)"
+                    )
+                x = FP32.cast(x)
+            else:
+                x = x.to(target)
     return x
 
 

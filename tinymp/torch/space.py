@@ -27,6 +27,9 @@ def fill(
     def __getattr__(name: str) -> Any:
         if name in below or name in inside:
             return import_module(f"{here}.{name}")
+        if name == "__all__":
+            of = {name: getattr(x, "__module__", None) or type(x).__module__ for name, x in module.items()}
+            return [*table, *below, *(n for n, x in of.items() if x.startswith((root, "numpy")) and x != __name__)]
         if name not in table:
             if (path := f"{title}.{name}".partition(".")[2]) in different.PRESENT or different.reason(path):
                 return different.absent(path)

@@ -44,11 +44,23 @@ def replace_part(self: Any, index: int, part: Any) -> None:
     setattr(self, list(self._own(self.kind))[index], as_parameter(part))
 
 
+def delete_part(self: Any, index: int | slice) -> None:
+    """del self[index]; the others are numbered anew."""
+    own = self._own(self.kind)
+    names, kept = list(own), list(own.values())
+    del kept[index]
+    for name in names:
+        delattr(self, name)
+    for number, part in enumerate(kept):
+        self._register(str(number), part, self.kind)
+
+
 class PartList(Module):
     """The base of ModuleList and ParameterList: parts of one kind under the numbers from 0 on."""
 
     kind: ClassVar[type]
     append, extend, __iadd__, __len__, __setitem__ = append, extend, extend, length, replace_part
+    __delitem__ = delete_part
 
     def __getitem__(self, index: int | slice) -> Any:
         found = list(self)[index]
@@ -111,6 +123,10 @@ class _Dict(Module):
 
     def __setitem__(self, key: str, part: Any) -> None:
         self._register(key, as_parameter(part), self.kind)
+
+    def __delitem__(self, key: str) -> None:
+        self[key]  # a KeyError that says what there is
+        delattr(self, key)
 
     def update(self, parts: Mapping[str, Any]) -> None:
         """Add parts by their names, or put them in the place of others."""

@@ -87,9 +87,10 @@ def change(x: Tensor, how: str, make: Callable, *args: Any, **options: Any) -> T
 
 def updated(x: Tensor, how: str, make: Callable, other: Any) -> Tensor:
     """The tensor that `x += other` leaves in x: x itself, after `change`. Of `z[i] += other` in a graph, x is a view of
-    z that is stored again, and z then becomes the result.
+    z that is stored again, and z then becomes the result; unless z is a list or dict of tensors.
     """
-    if recorded(x, other) and not alone(x, other) and _is_stored(_getframe(2)):
+    part = x.array.base is not None if x.grad_fn is None else x.grad_fn.selects
+    if part and recorded(x, other) and not alone(x, other) and _is_stored(_getframe(2)):
         return make(x, other)
     return change(x, how, make, other)
 

@@ -124,6 +124,18 @@ def floating(op: str, input: Tensor, dtype: Any) -> Tensor:
     return Tensor(y)
 
 
+def of_one_kind(given: list) -> list:
+    """Integers and booleans of several dtypes: a tensor without axes takes the dtype of those with axes, unless these
+    are booleans and it is not, as in PyTorch.
+    """
+    dtypes = {x.dtype for x in given if isinstance(x, Tensor) and x.ndim}
+    if len(dtypes) != 1:
+        return given
+    dtype = dtypes.pop()
+    takes = [isinstance(x, Tensor) and not x.ndim and (dtype.kind != "b" or x.dtype.kind == "b") for x in given]
+    return [x.to(dtype) if take else x for x, take in zip(given, takes)]
+
+
 def maximum(input: Tensor, other: Tensor) -> Tensor:
     """The larger of two tensors, element by element; nan where either is. Ties share the gradient."""
     return Maximum.apply(*operands("maximum", tensor("maximum", "input", input), tensor("maximum", "other", other)))

@@ -255,7 +255,8 @@ class ReduceLROnPlateau(Schedule):
         if self.factor >= 1:
             raise ValueError(f"{name}: expected factor below 1, got {factor!r}")
         self.patience, self.cooldown = whole(name, "patience", patience), whole(name, "cooldown", cooldown)
-        self.min_lrs = _per_group(name, "min_lr", min_lr, len(optimizer.param_groups))
+        self.min_lr = min_lr
+        _per_group(name, "min_lr", min_lr, len(optimizer.param_groups))
         self.eps = number(name, "eps", eps, 0)
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs = self.cooldown_counter = 0
@@ -280,7 +281,8 @@ class ReduceLROnPlateau(Schedule):
             self.cooldown_counter, self.num_bad_epochs = self.cooldown_counter - 1, 0
         if self.num_bad_epochs > self.patience:
             self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
-            for group, floor in zip(self.optimizer.param_groups, self.min_lrs):
+            groups = self.optimizer.param_groups
+            for group, floor in zip(groups, _per_group("ReduceLROnPlateau", "min_lr", self.min_lr, len(groups))):
                 rate = max(group["lr"] * self.factor, floor)
                 group["lr"] = rate if group["lr"] - rate > self.eps else group["lr"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import FunctionType as _FunctionType
 from typing import Any
 
 from ... import optim as _optim
@@ -14,12 +15,22 @@ from ..space import fill
 _CHAINED = "ConstantLR CosineAnnealingLR ExponentialLR LinearLR MultiStepLR MultiplicativeLR PolynomialLR StepLR"
 
 
+_OF_THE_LOOP = ("optimizer", "_name", "_seen", "base_lrs", "last_epoch")
+
+
+def _state_of(one: Any) -> dict[str, Any]:
+    return one.state_dict() if isinstance(one, _Schedule) else {} if isinstance(one, _FunctionType) else dict(vars(one))
+
+
 class _Following(_Schedule):
     """PyTorch's step. Without the results of steps the rate stays where the optimizer was stepped once since the last
     call, by a scaler that skipped the step.
     """
 
     _seen = 0
+    schedulers: Any  # of a SequentialLR, which has `_at`
+    lr_lambdas: Any
+    _at: Any
 
     def __init__(self, optimizer: Any, *args: Any, **options: Any) -> None:
         found = [group["lr"] for group in getattr(optimizer, "param_groups", ())]
@@ -31,21 +42,43 @@ class _Following(_Schedule):
         args += (last,) if made - self._seen == 1 and last == _StepResult.SKIPPED else ()
         self._seen, found, t = made, self.get_last_lr(), self.last_epoch
         super().step(*args, **options)
-        if self.last_epoch != t and type(self).__name__ in _CHAINED.split():
+        if self.last_epoch != t and self._chained():
             self._follow(found, self._rates(t, self.base_lrs))
+
+    def _chained(self) -> bool:
+        """True where PyTorch's rate follows from the one before. A SequentialLR begins anew with each of its own."""
+        one, t = self._at(self.last_epoch) if hasattr(self, "schedulers") else (self, 1)
+        return t > 0 and type(one).__name__ in _CHAINED.split()
 
     def _follow(self, found: list[float], before: list[float]) -> None:
         """Move the rates that were `found`, where the schedule alone would have had `before`, in its proportion."""
-        end = getattr(self, "eta_min", 0)
+        one = self._at(self.last_epoch)[0] if hasattr(self, "schedulers") else self
+        end = getattr(one, "eta_min", 0)
         for group, rate, own in zip(self.optimizer.param_groups, found, before):
-            if rate != own and type(self).__name__ in _CHAINED.split():
+            if rate != own and self._chained():
                 step = group["lr"] - own
                 group["lr"] = rate + (step if own == end else step * (rate - end) / (own - end))
 
+    def state_dict(self) -> dict[str, Any]:
+        """t and the initial rates, and as in PyTorch the options; those of a function (LambdaLR) if it is an object."""
+        state = {name: x for name, x in vars(self).items() if name not in _OF_THE_LOOP and not callable(x)}
+        for name in {"schedulers", "lr_lambdas"} & state.keys():
+            state[name] = [_state_of(one) for one in state[name]]
+        return {**super().state_dict(), **state}
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` returned. The rates are the optimizer's state."""
-        found = self.get_last_lr()
-        super().load_state_dict(state_dict)
+        found, own = self.get_last_lr(), super().state_dict()
+        super().load_state_dict({name: x for name, x in state_dict.items() if name in own or name not in vars(self)})
+        for name, x in state_dict.items():
+            if name == "schedulers":
+                for one, state in zip(self.schedulers, x):
+                    one.load_state_dict(state)
+            elif name == "lr_lambdas":
+                for one, state in zip(self.lr_lambdas, x):
+                    vars(one).update(state)
+            elif name not in own:
+                setattr(self, name, x)
         for group, rate in zip(self.optimizer.param_groups, found):
             group["lr"] = rate
 
