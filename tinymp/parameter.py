@@ -27,7 +27,7 @@ class Weights(Tensor):
     """
 
     __slots__ = ("_master", "name", "normalisation", "policy")
-    kind, apart = UPDATE, True
+    kind = UPDATE
     _master: Array | None
     name: str | None
     normalisation: bool
@@ -41,6 +41,7 @@ class Weights(Tensor):
         made.name, made.policy, made.normalisation = self.name, self.policy, self.normalisation
         return made
 
+    apart: Any = property(lambda self: not self.requires_grad, doc="See Variable.")
     data = property(_same, doc="The same two arrays.")
     detach = _same
     weight = property(lambda self: None if self._master is None else self, doc="Itself, if it has a master.")

@@ -254,6 +254,30 @@ def test_gradients_of_what_is_read_as_the_master():
         y.backward()
 
 
+def test_what_a_forward_pass_reads_of_data_alone_is_the_master():
+    """Of a part that requires a gradient it is the copy, as of the weight, and the gradient arrives."""
+
+    class Model(mp.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.p = weight()
+            self.row = self.p[1]
+
+        def forward(self, x):
+            d = self.p.data
+            assert (d * 2).master.dtype == "float32" and (d * 2).dtype == "float16"  # weights again
+            assert d.float().dtype == (d.float() * d.float()).dtype == mp.ops.mse_loss(d, d * 2).dtype == "float32"
+            assert (x * d).dtype == (d + self.p).dtype == (d @ x).dtype == "float16" and (d > 0).dtype == "bool"
+            assert d[0, 1].item() == np.float32(1e-9) and (d[[0]].T * 4).master[1, 0] == np.float32(4e-9)
+            assert (self.row * 2).dtype == "float16"
+            return (self.row * self.row).sum()
+
+    model = Model()
+    with mp.use(mp.MIXED):
+        model(mp.tensor(np.ones((2, 2), "float16"))).backward()
+    np.testing.assert_array_equal(model.p.grad.numpy(), np.float16([[0, 0], [6, -1.4]]))
+
+
 def test_a_gradient_is_read_and_changed_in_fp32():
     p = weight()
     p.grad = mp.tensor(np.array([[2.0**-24, 1.0], [3.0, 65504.0]], "float16"))
@@ -295,6 +319,10 @@ def test_a_part_of_a_gradient_is_read_and_changed_in_fp32(change):
     change(held)
     assert held is p.grad and p.grad.dtype == "float32"
     np.testing.assert_array_equal(p.grad.numpy(), np.float32([[1e-8, 1], [1, 1]]))
+    p.grad = mp.tensor(np.ones((2, 2), "float16"))
+    held, p.grad = p.grad, None
+    change(held)  # it is nobody's
+    assert p.grad is None
 
 
 def test_what_was_taken_before_a_cast_is_no_weight_of_the_model_any_more():

@@ -53,9 +53,10 @@ def selected(self: Gradient, op: Op, made: Tensor, indices: list[Tensor]) -> Ten
 
 
 def become_fp32(self: Gradient) -> None:
-    """Have it be FP32, as what a scaler unscales is."""
+    """Have it be FP32, as what a scaler unscales is; and that of the leaf, unless it has another by now."""
     if self.dtype in HALVES:
-        assign(self, widen(self.array))
+        old, self.array = self.array, widen(self.array)
+        self.leaf.grad_array = self.array if self.leaf.grad_array is old else self.leaf.grad_array
 
 
 def overwrite(self: Gradient, how: str, source: Any) -> Tensor:
