@@ -77,7 +77,8 @@ class Optimizer(Groups):
         for group in self.param_groups:
             self.check_options(group)
             for p in group["params"]:
-                if p.requires_grad or p.grad_array is not None:  # a frozen one that has a gradient is updated
+                # a frozen parameter that has a gradient is updated
+                if p.requires_grad or p.grad_array is not None:
                     (missing if p.grad_array is None else ready).append((group, p))
         for group, p in ready:
             if group.get("weight_decay") and hasattr(p.grad_array, "rows"):
