@@ -128,6 +128,25 @@ def test_a_result_in_fp32_is_rounded_into_an_fp16_tensor():
     np.testing.assert_array_equal(w.grad.numpy(), np.float16([2, 2]))
 
 
+@pytest.mark.parametrize("keep", [lambda x: {0: x}, lambda x: [x]])
+def test_a_tensor_in_a_list_or_dict_is_no_part_of_it(keep):
+    """`z[i] += y` stores a part of a tensor z again; a view of z[i] in a list or dict would not learn of it."""
+    w = face.ones(2, 2).requires_grad_()
+    kept = keep(w * 1)
+    view = kept[0].flatten()
+    with pytest.raises(RuntimeError, match="shares its memory"):
+        kept[0] += 1.0
+    del view
+    kept[0] += 1.0
+    assert kept[0].tolist() == [[2, 2], [2, 2]]
+
+
+def test_a_model_takes_no_dtype_but_fp32():
+    with pytest.raises(TypeError, match=r"expected torch.float32, got float16; write torch.amp.prepare"):
+        face.nn.Linear(2, 2).to(face.float16)
+    assert face.nn.Linear(2, 2).to(face.float32).weight.dtype == "float32"
+
+
 def test_without_the_face_operators_change_in_place_and_no_argument_does():
     """Updates and averages that programs write by hand; `inplace` is the face's alone."""
     import with_face
