@@ -94,7 +94,7 @@ class Variable:
     grad_scale: Any
     grad_fn: Op | None
     weight: Any = None  # itself, if a wider array stands behind it (a weight's master, a gradient in FP16): see `taken`
-    apart: bool = False  # True for a weight's `data` and `detach()`: read as the master in a module's call, too
+    apart: bool = False  # True for a weight's `data` and `detach()`: read as the master even in a module's call
     result: Callable[..., Any]  # a new Tensor with this array, for the result of an op on this one
 
     def __init__(self, array: Array, requires_grad: bool, grad_fn: Op | None = None, output_nr: int = 0) -> None:

@@ -127,7 +127,9 @@ class Tensor(Variable):
 
     @grad.setter
     def grad(self, value: Any) -> None:
-        """Set the gradient, on its device. ValueError for another shape, TypeError for values that are not floating."""
+        """Set the gradient, on its device. ValueError for another shape, TypeError for integers and, unless this tensor
+        is FP64, for FP64.
+        """
         if value is not None and not hasattr(value, "rows"):
             value = real_array("grad", value if hasattr(value, "dtype") else Tensor(value))  # Python's floats are FP32
             value = backend.of(self.array).asarray(value)

@@ -255,7 +255,7 @@ def test_gradients_of_what_is_read_as_the_master():
 
 
 def test_what_a_forward_pass_reads_of_data_alone_is_the_master():
-    """Of a part that requires a gradient it is the copy, as of the weight, and the gradient arrives."""
+    """A part that requires a gradient is read as the copy, like the weight, and its gradient arrives."""
 
     class Model(mp.nn.Module):
         def __init__(self):

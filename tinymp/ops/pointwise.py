@@ -42,7 +42,7 @@ def operands(op: str, *inputs: Any, stores: bool = True) -> list:
     # integers with a fraction become FP32, as in PyTorch
     dtype = next((x.dtype for x in tensors if x.dtype in FLOATING), float32 if float in map(type, given) else None)
     if dtype is None and len({x.dtype for x in tensors}) > 1:
-        return held("ops.pointwise.of_one_kind")(given)
+        given = held("ops.pointwise.of_one_kind")(given)
     for i, x in enumerate(given):
         if isinstance(x, Tensor):
             given[i] = x if dtype is None or x.dtype in FLOATING else held("ops.pointwise.floating")(op, x, dtype)

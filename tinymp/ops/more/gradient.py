@@ -59,17 +59,20 @@ def become_fp32(self: Gradient) -> None:
         self.leaf.grad_array = self.array if self.leaf.grad_array is old else self.leaf.grad_array
 
 
+def _make_room(self: Gradient, value: Any) -> None:
+    if self.dtype in HALVES and getattr(value, "dtype", None) != self.dtype:
+        self.become_fp32()
+
+
 def overwrite(self: Gradient, how: str, source: Any) -> Tensor:
     """As `Tensor.overwrite`, but nothing is rounded: FP16 becomes FP32 for FP32."""
-    if self.dtype in HALVES and getattr(source, "dtype", None) != self.dtype:
-        self.become_fp32()
+    _make_room(self, source)
     return Tensor.overwrite(self, how, source)
 
 
 def __setitem__(self: Gradient, index: Any, value: Any) -> None:
     """`p.grad[index] = value`, likewise."""
-    if self.dtype in HALVES and getattr(value, "dtype", None) != self.dtype:
-        self.become_fp32()
+    _make_room(self, value)
     setitem(self, index, value)
 
 

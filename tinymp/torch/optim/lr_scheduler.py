@@ -42,20 +42,23 @@ class _Following(_Schedule):
         args += (last,) if made - self._seen == 1 and last == _StepResult.SKIPPED else ()
         self._seen, found, t = made, self.get_last_lr(), self.last_epoch
         super().step(*args, **options)
-        if self.last_epoch != t and self._chained():
+        if self.last_epoch != t and self._chained() is not None:
             self._follow(found, self._rates(t, self.base_lrs))
 
-    def _chained(self) -> bool:
-        """True where PyTorch's rate follows from the one before. A SequentialLR begins anew with each of its own."""
+    def _chained(self) -> Any:
+        """The schedule that rules now, if PyTorch's rate follows from the one before; else None. A SequentialLR begins
+        anew with each of its own.
+        """
         one, t = self._at(self.last_epoch) if hasattr(self, "schedulers") else (self, 1)
-        return t > 0 and type(one).__name__ in _CHAINED.split()
+        return one if t > 0 and type(one).__name__ in _CHAINED.split() else None
 
     def _follow(self, found: list[float], before: list[float]) -> None:
         """Move the rates that were `found`, where the schedule alone would have had `before`, in its proportion."""
-        one = self._at(self.last_epoch)[0] if hasattr(self, "schedulers") else self
+        if (one := self._chained()) is None:
+            return
         end = getattr(one, "eta_min", 0)
         for group, rate, own in zip(self.optimizer.param_groups, found, before):
-            if rate != own and self._chained():
+            if rate != own:
                 step = group["lr"] - own
                 group["lr"] = rate + (step if own == end else step * (rate - end) / (own - end))
 
